@@ -1,0 +1,219 @@
+//! The dtype table: one row per element type, block layouts exactly as in GGUF.
+//!
+//! A row carries everything other code needs to know about a type. Adding a dtype means adding a row here, its
+//! block codec in [`codec`], and (for speed) a kernel in the backends that want one.
+
+pub mod codec;
+
+use bevy_ecs::prelude::*;
+
+use crate::generation::bump_generation;
+
+/// What the elements of a dtype are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DTypeClass {
+    /// One IEEE float per element.
+    Float,
+    /// One signed integer per element: indices and positions.
+    Integer,
+    /// Elements are packed in blocks that share scales.
+    Block,
+}
+
+/// One row of the dtype table.
+#[derive(Debug)]
+pub struct DTypeRow {
+    /// The dtype this row describes.
+    pub dtype: DType,
+    /// The name in `.graph` text and in messages (ggml's word).
+    pub name: &'static str,
+    /// The type id of GGUF tensor infos.
+    pub gguf_id: u32,
+    /// Elements per block; 1 for plain types.
+    pub block_elements: u64,
+    /// Bytes per block; the size of one element for plain types.
+    pub block_bytes: u64,
+    /// What the elements are.
+    pub class: DTypeClass,
+    /// Decodes whole blocks to f32.
+    pub dequantize: fn(&[u8], &mut [f32]),
+    /// Encodes f32 to whole blocks.
+    pub quantize: fn(&[f32], &mut [u8]),
+    /// What the type is, for the documentation pages.
+    pub doc: &'static str,
+}
+
+macro_rules! dtype_table {
+    ($($variant:ident = $name:literal, $gguf:literal, $elements:literal, $bytes:literal, $class:ident, $codec:ident, $doc:literal;)+) => {
+        /// The element type of a tensor.
+        ///
+        /// Immutable as a component: inserting another value re-plans the graphs that use the tensor.
+        #[derive(Component, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[component(immutable, on_insert = bump_generation)]
+        pub enum DType {
+            $(#[doc = $doc] $variant,)+
+        }
+
+        /// Every dtype, in table order.
+        pub static DTYPES: &[DTypeRow] = &[$(DTypeRow {
+            dtype: DType::$variant,
+            name: $name,
+            gguf_id: $gguf,
+            block_elements: $elements,
+            block_bytes: $bytes,
+            class: DTypeClass::$class,
+            dequantize: codec::$codec::dequantize,
+            quantize: codec::$codec::quantize,
+            doc: $doc,
+        },)+];
+    };
+}
+
+dtype_table! {
+    F32 = "f32", 0, 1, 4, Float, f32s, "IEEE single precision.";
+    F16 = "f16", 1, 1, 2, Float, f16s, "IEEE half precision.";
+    I32 = "i32", 26, 1, 4, Integer, i32s, "Signed 32-bit integers: row indices and positions.";
+    Q4_1 = "q4_1", 3, 32, 20, Block, q4_1, "Blocks of 32: f16 scale `d`, f16 minimum `m`, 32 nibbles `q`; value = `d·q + m`. Low nibbles are elements 0–15, high nibbles 16–31.";
+    Q8_0 = "q8_0", 8, 32, 34, Block, q8_0, "Blocks of 32: f16 scale `d`, 32 signed bytes `q`; value = `d·q`.";
+}
+
+impl DType {
+    /// The table row of this dtype.
+    #[must_use]
+    pub fn row(self) -> &'static DTypeRow {
+        &DTYPES[self as usize]
+    }
+
+    /// ggml's name of this dtype, as in `.graph` text.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The dtype with this name, if the table has it.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        DTYPES.iter().find(|row| row.name == name).map(|row| row.dtype)
+    }
+
+    /// The dtype with this GGUF type id, if the table has it.
+    #[must_use]
+    pub fn from_gguf_id(id: u32) -> Option<Self> {
+        DTYPES.iter().find(|row| row.gguf_id == id).map(|row| row.dtype)
+    }
+
+    /// Elements per block; 1 for plain types.
+    #[must_use]
+    pub fn block_elements(self) -> u64 {
+        self.row().block_elements
+    }
+
+    /// Bytes per block; the element size for plain types.
+    #[must_use]
+    pub fn block_bytes(self) -> u64 {
+        self.row().block_bytes
+    }
+
+    /// Whether elements are packed in blocks that share scales.
+    #[must_use]
+    pub fn is_block(self) -> bool {
+        self.row().class == DTypeClass::Block
+    }
+
+    /// Whether elements are IEEE floats.
+    #[must_use]
+    pub fn is_float(self) -> bool {
+        self.row().class == DTypeClass::Float
+    }
+
+    /// Bytes of a row of `elements`, or `None` if it is no whole number of blocks or overflows.
+    #[must_use]
+    pub fn row_bytes(self, elements: u64) -> Option<u64> {
+        let row = self.row();
+        if !elements.is_multiple_of(row.block_elements) {
+            return None;
+        }
+        (elements / row.block_elements).checked_mul(row.block_bytes)
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A set of dtypes, as op rows and backends declare them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DTypeSet(u64);
+
+impl DTypeSet {
+    /// No dtype.
+    pub const NONE: Self = Self(0);
+    /// Every dtype of the table.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// The set of these dtypes.
+    #[must_use]
+    pub const fn of(dtypes: &[DType]) -> Self {
+        let mut bits = 0;
+        let mut i = 0;
+        while i < dtypes.len() {
+            bits |= 1 << dtypes[i] as u64;
+            i += 1;
+        }
+        Self(bits)
+    }
+
+    /// This set with `dtype` added.
+    #[must_use]
+    pub const fn with(self, dtype: DType) -> Self {
+        Self(self.0 | 1 << dtype as u64)
+    }
+
+    /// This set with `dtype` taken out.
+    #[must_use]
+    pub const fn without(self, dtype: DType) -> Self {
+        Self(self.0 & !(1 << dtype as u64))
+    }
+
+    /// Whether the set holds `dtype`.
+    #[must_use]
+    pub const fn contains(self, dtype: DType) -> bool {
+        self.0 & (1 << dtype as u64) != 0
+    }
+
+    /// The members, in table order.
+    pub fn iter(self) -> impl Iterator<Item = DType> {
+        DTYPES.iter().map(|row| row.dtype).filter(move |&dtype| self.contains(dtype))
+    }
+}
+
+impl std::fmt::Debug for DTypeSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_in_enum_order_with_unique_names_and_ids() {
+        for (i, row) in DTYPES.iter().enumerate() {
+            assert_eq!(row.dtype as usize, i);
+            assert_eq!(DType::from_name(row.name), Some(row.dtype));
+            assert_eq!(DType::from_gguf_id(row.gguf_id), Some(row.dtype));
+        }
+    }
+
+    #[test]
+    fn rows_of_no_whole_block_have_no_size() {
+        for elements in [1, 31, 33, 255, 257] {
+            assert_eq!(DType::Q4_1.row_bytes(elements), None);
+        }
+        assert_eq!(DType::Q4_1.row_bytes(64), Some(40));
+        assert_eq!(DType::F32.row_bytes(u64::MAX), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! "Unchanged" as one integer compare: hooks on what is baked into plans bump counters.
+//!
+//! Every component whose value is baked into a plan is immutable, so the only way to change it is to insert it
+//! again, which runs [`bump_generation`].
+
+use bevy_ecs::{lifecycle::HookContext, prelude::*, world::DeferredWorld};
+
+/// The graph that a tensor was made for; `None` for leaves that several graphs share.
+#[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
+#[component(immutable)]
+pub struct InGraph(#[entities] pub Option<Entity>);
+
+/// On a graph: counts the changes of anything that its plan is made from.
+#[derive(Component, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Generation(pub u64);
+
+/// Counts the changes of shared leaves, buffers and backends, which may concern every graph.
+#[derive(Resource, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedGeneration(pub u64);
+
+/// The hook of baked components: bumps the graph's [`Generation`], or [`SharedGeneration`] for shared entities.
+pub fn bump_generation(mut world: DeferredWorld<'_>, context: HookContext) {
+    let graph = world.get::<InGraph>(context.entity).and_then(|in_graph| in_graph.0);
+    if let Some(graph) = graph {
+        if let Some(mut generation) = world.get_mut::<Generation>(graph) {
+            generation.0 += 1;
+        }
+    } else if let Some(mut generation) = world.get_resource_mut::<SharedGeneration>() {
+        generation.0 += 1;
+    }
+}

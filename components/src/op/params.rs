@@ -1,0 +1,216 @@
+//! Parameter values: how each prints, parses and enters a plan's key.
+
+use crate::{
+    dtype::DType,
+    shape::{MAX_DIMS, Shape, Strides},
+};
+
+/// A parameter's value. Implemented for the few types that op parameters have.
+pub trait OpParam {
+    /// The text form; `None` for an absent optional value.
+    fn text(&self) -> Option<String>;
+    /// Reads the text form.
+    fn parse(text: &str) -> Option<Self>
+    where
+        Self: Sized;
+    /// Appends what identifies the value to a plan key.
+    fn key(&self, key: &mut Vec<u64>);
+}
+
+/// Why a parameter could not be set from text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ParamError {
+    /// The op has no such parameter.
+    #[error("`{op}` has no parameter `{name}`; it has {known}")]
+    Unknown {
+        /// The op.
+        op: &'static str,
+        /// The name given.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// The text is no value of the parameter's type.
+    #[error("`{op}`: `{text}` is no value for `{name}`; write {expected}")]
+    Value {
+        /// The op.
+        op: &'static str,
+        /// The parameter.
+        name: &'static str,
+        /// The text given.
+        text: String,
+        /// The form expected.
+        expected: &'static str,
+    },
+}
+
+/// Which elements of a head rope rotates together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RopeMode {
+    /// Neighbours: elements 2i and 2i+1.
+    #[default]
+    Normal,
+    /// Halves: elements i and i + n_dims/2.
+    Neox,
+}
+
+impl OpParam for RopeMode {
+    fn text(&self) -> Option<String> {
+        Some(match self {
+            Self::Normal => "normal".into(),
+            Self::Neox => "neox".into(),
+        })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "normal" => Some(Self::Normal),
+            "neox" => Some(Self::Neox),
+            _ => None,
+        }
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(*self as u64);
+    }
+}
+
+impl OpParam for f32 {
+    fn text(&self) -> Option<String> {
+        Some(format!("{self:?}"))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|v: &Self| v.is_finite())
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(u64::from(self.to_bits()));
+    }
+}
+
+impl OpParam for u64 {
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        parse_number(text)
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(*self);
+    }
+}
+
+impl OpParam for u32 {
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        parse_number(text).and_then(|v| Self::try_from(v).ok())
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(u64::from(*self));
+    }
+}
+
+impl OpParam for DType {
+    fn text(&self) -> Option<String> {
+        Some(self.name().into())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::from_name(text)
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(*self as u64);
+    }
+}
+
+impl OpParam for [u32; MAX_DIMS] {
+    fn text(&self) -> Option<String> {
+        Some(format!("[{},{},{},{}]", self[0], self[1], self[2], self[3]))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let values = parse_list(text)?;
+        let values: Vec<u32> = values.into_iter().map(|v| u32::try_from(v).ok()).collect::<Option<_>>()?;
+        values.try_into().ok()
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.extend(self.iter().map(|&v| u64::from(v)));
+    }
+}
+
+impl OpParam for Shape {
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let dims = parse_list(text)?;
+        if dims.is_empty() { None } else { Self::new(&dims) }
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.extend(self.0);
+    }
+}
+
+impl OpParam for Option<Strides> {
+    fn text(&self) -> Option<String> {
+        self.map(|strides| strides.to_string())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let strides: [u64; MAX_DIMS] = parse_list(text)?.try_into().ok()?;
+        Some(Some(Strides(strides)))
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        match self {
+            Some(strides) => {
+                key.push(1);
+                key.extend(strides.0);
+            }
+            None => key.push(0),
+        }
+    }
+}
+
+/// A number, with `K`, `M` or `G` (×1024 each).
+pub(crate) fn parse_number(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// `[1,2,3]`, numbers as in [`parse_number`].
+fn parse_list(text: &str) -> Option<Vec<u64>> {
+    let inner = text.strip_prefix('[')?.strip_suffix(']')?;
+    inner.split(',').map(|v| parse_number(v.trim())).collect()
+}
+
+/// Reads a number as `.graph` text writes it: digits with an optional `K`, `M` or `G` (×1024).
+///
+/// ```
+/// assert_eq!(entensor_components::parse_size("4K"), Some(4096));
+/// assert_eq!(entensor_components::parse_size("-1"), None);
+/// ```
+#[must_use]
+pub fn parse_size(text: &str) -> Option<u64> {
+    parse_number(text)
+}

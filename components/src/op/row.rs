@@ -1,0 +1,163 @@
+//! What a row of the op table says.
+
+use crate::{
+    dtype::DTypeSet,
+    op::{Op, OpError, OpKind, samples::Sample},
+    shape::{Shape, TensorDesc},
+};
+
+/// What an operand's elements mean, so that tests know what to fill in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Any numbers.
+    Data,
+    /// Row indices into operand 0.
+    Indices,
+    /// Token positions.
+    Positions,
+    /// Zeros and minus infinities.
+    Mask,
+    /// Positive factors around 1.
+    Factors,
+}
+
+/// One operand of an op.
+#[derive(Clone, Copy, Debug)]
+pub struct OperandRow {
+    /// Its name in messages.
+    pub name: &'static str,
+    /// The dtypes that the op's meaning covers; a backend may support fewer.
+    pub dtypes: DTypeSet,
+    /// Whether it may be left out; only trailing operands can be.
+    pub optional: bool,
+    /// What its elements mean.
+    pub content: Content,
+}
+
+/// Which number of an op's result the offload policy compares with its threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchRule {
+    /// `shape[1]` of the result.
+    Axis1,
+    /// `shape[2]` of the result.
+    Axis2,
+    /// Never worth an upload.
+    Zero,
+    /// All rows of the result.
+    Rows,
+}
+
+/// How far a backend may be from the f64 oracle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tolerance {
+    /// Bit for bit: the op only moves data.
+    Exact,
+    /// A few units in the last place of f32.
+    Rounding,
+    /// Sums and transcendental functions: relative 1e-5 of the row's magnitude.
+    Sum,
+    /// Products with quantized weights: the activations are rounded to 8 bits.
+    QuantizedProduct,
+}
+
+/// The view that a result is of one of its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ViewOf {
+    /// Which operand.
+    pub operand: usize,
+    /// Bytes from the operand's first element to the result's.
+    pub offset_bytes: u64,
+}
+
+/// What an op makes of its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpResult {
+    /// The result's description.
+    pub desc: TensorDesc,
+    /// For view ops and writers: whose memory it is.
+    pub view: Option<ViewOf>,
+}
+
+/// One row of the op table.
+pub struct OpRow {
+    /// Which op.
+    pub kind: OpKind,
+    /// ggml's name.
+    pub name: &'static str,
+    /// The operands, in the order of ggml's constructor.
+    pub operands: &'static [OperandRow],
+    /// A view op: no computation, the result is memory of operand 0.
+    pub view: bool,
+    /// A writer: which operand it writes; its result is a view of that operand.
+    pub writes: Option<usize>,
+    /// The operand whose existing memory decides placement (a weight, a cache), if any.
+    pub anchor: Option<usize>,
+    /// Operands whose memory the result may take over, when shapes and layouts agree and nobody else reads it.
+    pub overwrites: &'static [usize],
+    /// What the offload policy looks at.
+    pub batch: BatchRule,
+    /// The dtype and shape rule.
+    pub result: fn(&Op, &[TensorDesc]) -> Result<OpResult, OpError>,
+    /// Floating-point operations of one run, for benches and estimates.
+    pub flops: fn(&[TensorDesc], &TensorDesc) -> u64,
+    /// How exact backends must be.
+    pub tolerance: Tolerance,
+    /// Default conformance and bench cases: shapes and parameters, crossed with dtypes and layouts by the suite.
+    pub samples: fn() -> Vec<Sample>,
+    /// What the op computes, numerics included.
+    pub doc: &'static str,
+    /// Where its meaning comes from.
+    pub source: &'static str,
+}
+
+impl std::fmt::Debug for OpRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpRow").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl OpRow {
+    /// Whether the op launches work: neither a leaf nor a view op.
+    #[must_use]
+    pub fn computes(&self) -> bool {
+        !self.view && self.kind != OpKind::None
+    }
+
+    /// How many operands must be given.
+    #[must_use]
+    pub fn min_operands(&self) -> usize {
+        self.operands.iter().filter(|o| !o.optional).count()
+    }
+
+    /// Checks arity and dtypes.
+    ///
+    /// # Errors
+    /// Names the operand and what the table allows.
+    pub fn check_operands(&self, operands: &[TensorDesc]) -> Result<(), OpError> {
+        let (min, max) = (self.min_operands(), self.operands.len());
+        if !(min..=max).contains(&operands.len()) {
+            let expected = if min == max { min.to_string() } else { format!("{min} to {max}") };
+            let names = self.operands.iter().map(|o| o.name).collect::<Vec<_>>().join(", ");
+            return Err(OpError::Arity { op: self.name, expected, names, found: operands.len() });
+        }
+        for (row, desc) in self.operands.iter().zip(operands) {
+            if !row.dtypes.contains(desc.dtype) {
+                let allowed = row.dtypes.iter().map(crate::DType::name).collect::<Vec<_>>().join(", ");
+                return Err(OpError::DType { op: self.name, operand: row.name, found: desc.dtype, allowed });
+            }
+        }
+        Ok(())
+    }
+
+    /// A shape error of this op.
+    pub(super) fn shape_error(&self, rule: &'static str, operands: &[TensorDesc]) -> OpError {
+        OpError::Shape { op: self.name, rule, found: operands.to_vec() }
+    }
+}
+
+/// Shared by rules: the packed result of `dtype` and `shape`.
+pub(super) fn packed(op: &Op, dtype: crate::DType, shape: Shape) -> Result<OpResult, OpError> {
+    TensorDesc::packed(dtype, shape)
+        .map(|desc| OpResult { desc, view: None })
+        .map_err(|source| OpError::Result { op: op.row().name, source })
+}

@@ -1,0 +1,159 @@
+//! The oracle: every op of the table as naive f64 loops on host memory, without SIMD, threads or unsafe code.
+//!
+//! It is what other backends are tested against, so it prefers the obvious to the fast: a node's operands are decoded
+//! to f64 in linear order, the op is evaluated on plain vectors, and the result is rounded once to the output's dtype.
+//! Nothing is written before a node is evaluated whole, so operands and output may share memory in any way.
+//!
+//! ```
+//! use entensor_components::{Backend, Usage};
+//! use entensor_oracle::OracleBackend;
+//!
+//! let oracle = OracleBackend::new("oracle");
+//! let buffer = oracle.create_buffer(64, Usage::Any)?;
+//! assert_eq!(oracle.memory_report().ours_bytes, 64);
+//! oracle.destroy_buffer(buffer)?;
+//! # Ok::<(), entensor_components::BackendError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod access;
+mod bind;
+mod eval;
+
+use std::sync::Arc;
+
+use entensor_components::{
+    Backend, BackendError, BufferKey, Capabilities, HostBuffers, ImportedBytes, MemoryHandle, MemoryReport, NodeDesc,
+    OpDesc, PreparedSplit, SplitDesc, Support, TensorDesc, TensorRef, Ticket, Usage, host_io,
+};
+
+use crate::bind::{Bound, SlotUse};
+
+/// The reference backend. Supports every op, dtype and layout that the op table's rules allow.
+pub struct OracleBackend {
+    name: String,
+    capabilities: Capabilities,
+    buffers: HostBuffers,
+}
+
+impl OracleBackend {
+    /// An oracle on host memory that imports host memory in place.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self::with_capabilities(name, Capabilities { imports_host: true, ..Capabilities::host() })
+    }
+
+    /// An oracle that claims to be another kind of device: tests of the planner compute real numbers on any machine.
+    #[must_use]
+    pub fn with_capabilities(name: impl Into<String>, capabilities: Capabilities) -> Self {
+        Self { name: name.into(), capabilities, buffers: HostBuffers::default() }
+    }
+}
+
+impl Backend for OracleBackend {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn support(&self, op: &OpDesc<'_>) -> Support {
+        match check(op) {
+            Ok(()) => Support::Yes,
+            Err(reason) => Support::no(reason),
+        }
+    }
+
+    fn create_buffer(&self, size_bytes: u64, _usage: Usage) -> Result<BufferKey, BackendError> {
+        let max_bytes = self.capabilities.max_buffer_bytes;
+        if size_bytes > max_bytes {
+            return Err(BackendError::BufferTooLarge { size_bytes, max_bytes });
+        }
+        self.buffers.create(size_bytes)
+    }
+
+    fn import_host(&self, bytes: Arc<dyn ImportedBytes>) -> Result<BufferKey, BackendError> {
+        if self.capabilities.imports_host {
+            Ok(self.buffers.import(bytes))
+        } else {
+            Err(BackendError::Unsupported { ability: "use host memory in place" })
+        }
+    }
+
+    fn destroy_buffer(&self, key: BufferKey) -> Result<(), BackendError> {
+        self.buffers.destroy(key)
+    }
+
+    fn memory(&self, key: BufferKey) -> Result<MemoryHandle, BackendError> {
+        self.buffers.memory(key)
+    }
+
+    fn write(&self, memory: &MemoryHandle, offset_bytes: u64, bytes: &[u8]) -> Result<(), BackendError> {
+        host_io::write(memory, offset_bytes, bytes)
+    }
+
+    fn read(&self, memory: &MemoryHandle, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
+        host_io::read(memory, offset_bytes, bytes)
+    }
+
+    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
+        let mut slots = Vec::new();
+        for node in &split.nodes {
+            let refused =
+                |reason| BackendError::UnsupportedNode { node: Arc::clone(&node.name), op: node.op.row().name, reason };
+            let operands: Vec<TensorDesc> = node.operands.iter().map(|o| o.desc).collect();
+            check(&OpDesc { op: &node.op, output: node.output.desc, operands: &operands }).map_err(refused)?;
+            if let Some(written) = node.op.row().writes
+                && node.operands[written] != node.output
+            {
+                return Err(refused("the result of a writer must be its target".into()));
+            }
+            SlotUse::note(&mut slots, &node.output, true).map_err(|reason| refused(reason.into()))?;
+            for operand in &node.operands {
+                SlotUse::note(&mut slots, operand, false).map_err(|reason| refused(reason.into()))?;
+            }
+        }
+        Ok(Box::new(OracleSplit { nodes: split.nodes, slots }))
+    }
+
+    fn memory_report(&self) -> MemoryReport {
+        MemoryReport { ours_bytes: self.buffers.allocated_bytes(), ..MemoryReport::default() }
+    }
+}
+
+/// The op table's rules, and nothing else.
+fn check(op: &OpDesc<'_>) -> Result<(), String> {
+    if !op.op.row().computes() {
+        return Err("leaves and view ops launch nothing".into());
+    }
+    let result = op.op.result(op.operands).map_err(|error| error.to_string())?;
+    if (result.desc.dtype, result.desc.shape) != (op.output.dtype, op.output.shape) {
+        return Err(format!("the result is {}, not {}", result.desc, op.output));
+    }
+    Ok(())
+}
+
+/// A split of checked nodes.
+struct OracleSplit {
+    nodes: Vec<NodeDesc>,
+    slots: Vec<SlotUse>,
+}
+
+impl PreparedSplit for OracleSplit {
+    fn submit(&self, memory: &[MemoryHandle]) -> Result<Ticket, BackendError> {
+        let mut bound = Bound::lock(&self.slots, memory)?;
+        for node in &self.nodes {
+            let operands: Vec<access::Operand<'_>> = node.operands.iter().map(|o| operand(&bound, o)).collect();
+            let result = eval::node(node, &operands)?;
+            let target = bound.bytes_mut(node.output.memory).unwrap_or_default();
+            access::store(&result, &node.output.desc, target, access::start(&node.output));
+        }
+        Ok(Ticket::Done)
+    }
+}
+
+fn operand<'a>(bound: &'a Bound<'_>, tensor: &TensorRef) -> access::Operand<'a> {
+    access::Operand { desc: tensor.desc, bytes: bound.bytes(tensor.memory), start: access::start(tensor) }
+}

@@ -52,7 +52,9 @@ pub enum GgufError {
         found: [u8; 4],
     },
     /// The file was written for a big-endian machine.
-    #[error("the file is big-endian (byte-swapped); only little-endian files are read, convert it with the tool that wrote it")]
+    #[error(
+        "the file is big-endian (byte-swapped); only little-endian files are read, convert it with the tool that wrote it"
+    )]
     ByteSwapped,
     /// A version that is not read.
     #[error("GGUF version {version} is not supported (supported: {} to {}); {}", VERSIONS.start(), VERSIONS.end(), version_hint(*.version))]
@@ -61,7 +63,9 @@ pub enum GgufError {
         version: u32,
     },
     /// The file ends in the middle of its header.
-    #[error("the file ends inside {reading}: {needed} bytes needed at offset {offset_bytes}, {left} left; the file is damaged or cut short, fetch it again")]
+    #[error(
+        "the file ends inside {reading}: {needed} bytes needed at offset {offset_bytes}, {left} left; the file is damaged or cut short, fetch it again"
+    )]
     Truncated {
         /// The part of the header that was being read.
         reading: &'static str,
@@ -73,7 +77,9 @@ pub enum GgufError {
         left: u64,
     },
     /// A count that no file of this length can hold. Negative counts arrive here as huge ones.
-    #[error("the file claims {count} {what}, but its {left} remaining bytes can hold at most {most}; the header is damaged")]
+    #[error(
+        "the file claims {count} {what}, but its {left} remaining bytes can hold at most {most}; the header is damaged"
+    )]
     CountTooLarge {
         /// What is counted.
         what: &'static str,
@@ -193,7 +199,9 @@ pub enum GgufError {
         axis: u32,
     },
     /// A dtype that the dtype table does not have.
-    #[error("tensor {tensor:?} has the unknown dtype id {id}; known are {KnownDTypes}; convert the file to one of them")]
+    #[error(
+        "tensor {tensor:?} has the unknown dtype id {id}; known are {KnownDTypes}; convert the file to one of them"
+    )]
     UnknownDType {
         /// The tensor.
         tensor: String,
@@ -233,7 +241,9 @@ pub enum GgufError {
         alignment: u64,
     },
     /// A tensor whose data end after the file does.
-    #[error("tensor {tensor:?} ends at offset {end_bytes}, but the file has {file_bytes} bytes; it was cut short, fetch it again")]
+    #[error(
+        "tensor {tensor:?} ends at offset {end_bytes}, but the file has {file_bytes} bytes; it was cut short, fetch it again"
+    )]
     BeyondEnd {
         /// The tensor.
         tensor: String,

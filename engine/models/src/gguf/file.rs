@@ -45,8 +45,9 @@ impl MappedFile {
             return Err(GgufError::EmptyFile { path: path.to_owned() });
         }
         #[expect(unsafe_code, reason = "mapping a file is the one thing here that the compiler cannot check")]
-        // SAFETY: the mapping is read-only and private to this process' address space, and it outlives every borrow of
-        // it. What cannot be enforced, that nobody changes the file meanwhile, is the documented duty of the user.
+        // SAFETY: the file is open and not empty, the mapping is read-only, and it is owned by the value whose borrows
+        // give access to it. What no code can enforce, that nobody changes the file meanwhile, is the documented duty
+        // of whoever opens it.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         Ok(Self { map, path: path.to_owned() })
     }

@@ -75,8 +75,14 @@ fn read_alignment(metadata: &Metadata) -> Result<u64, GgufError> {
         Some(found) => return Err(GgufError::AlignmentType { found }),
     }
     let alignment = metadata.get_u64(ALIGNMENT_KEY)?;
+    check_alignment(alignment)?;
+    Ok(alignment)
+}
+
+/// Whether tensor data may have this alignment.
+pub(super) fn check_alignment(alignment: u64) -> Result<(), GgufError> {
     if !alignment.is_power_of_two() || !(MIN_ALIGNMENT..=MAX_ALIGNMENT).contains(&alignment) {
         return Err(GgufError::InvalidAlignment { alignment });
     }
-    Ok(alignment)
+    Ok(())
 }

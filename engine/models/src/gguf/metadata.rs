@@ -3,10 +3,10 @@
 //! All keys and strings lie in one arena. It is filled from the file while parsing, so that the table neither borrows the
 //! file nor notices when somebody changes it later.
 
+use super::KEY_LIMIT_BYTES;
 use super::cursor::Cursor;
 use super::error::{GgufError, excerpt};
-use super::value::{ARRAY_ID, Number, Numbers, ValueKind, ValueRef, ValueType};
-use super::KEY_LIMIT_BYTES;
+use super::value::{ARRAY_ID, Number, Numbers, Strings, ValueKind, ValueRef, ValueType};
 use crate::name_index::NameIndex;
 
 /// The least that an entry takes in a file: a key of one byte, the type, a value of one byte.
@@ -42,55 +42,10 @@ enum Stored {
     Text(Span),
     Numbers(ValueType, Box<[u8]>),
     /// `ends` are relative to the start of `text`.
-    Texts { text: Span, ends: Box<[usize]> },
-}
-
-/// A view of an array of strings.
-#[derive(Clone, Copy, Debug)]
-pub struct Strings<'a> {
-    text: &'a str,
-    ends: &'a [usize],
-}
-
-impl<'a> Strings<'a> {
-    /// The number of strings.
-    #[must_use]
-    pub fn len(self) -> usize {
-        self.ends.len()
-    }
-
-    /// Whether there are no strings.
-    #[must_use]
-    pub fn is_empty(self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// The string at `index`.
-    #[must_use]
-    pub fn get(self, index: usize) -> Option<&'a str> {
-        let end = *self.ends.get(index)?;
-        let start = match index.checked_sub(1) {
-            Some(previous) => *self.ends.get(previous)?,
-            None => 0,
-        };
-        self.text.get(start..end)
-    }
-
-    /// The strings in order.
-    pub fn iter(self) -> impl ExactSizeIterator<Item = &'a str> + Clone {
-        let mut start = 0;
-        self.ends.iter().map(move |&end| {
-            let text = &self.text[start..end];
-            start = end;
-            text
-        })
-    }
-
-    /// The bytes of all strings together.
-    #[must_use]
-    pub fn total_bytes(self) -> usize {
-        self.text.len()
-    }
+    Texts {
+        text: Span,
+        ends: Box<[usize]>,
+    },
 }
 
 impl Metadata {
@@ -204,7 +159,7 @@ impl Metadata {
     /// `MissingKey` or `WrongType`.
     pub fn strings(&self, key: &str) -> Result<Strings<'_>, GgufError> {
         match self.stored(key)? {
-            Stored::Texts { text, ends } => Ok(Strings { text: self.text(*text), ends }),
+            Stored::Texts { text, ends } => Ok(Strings::new(self.text(*text), ends)),
             other => Err(wrong_type(key, "an array of strings", other)),
         }
     }
@@ -247,8 +202,9 @@ impl Metadata {
 
     fn integer<T: TryFrom<i128>>(&self, key: &str, expected: &'static str) -> Result<T, GgufError> {
         match self.stored(key)? {
-            Stored::Number(_, Number::Integer(value)) => T::try_from(*value)
-                .map_err(|_| GgufError::OutOfRange { key: excerpt(key), value: *value, expected }),
+            Stored::Number(_, Number::Integer(value)) => {
+                T::try_from(*value).map_err(|_| GgufError::OutOfRange { key: excerpt(key), value: *value, expected })
+            }
             other => Err(wrong_type(key, expected, other)),
         }
     }
@@ -275,7 +231,7 @@ impl Metadata {
             Stored::Number(_, number) => ValueRef::Number(*number),
             Stored::Text(span) => ValueRef::Str(self.text(*span)),
             Stored::Numbers(element, bytes) => ValueRef::Numbers(Numbers::new(*element, bytes)),
-            Stored::Texts { text, ends } => ValueRef::Strings(Strings { text: self.text(*text), ends }),
+            Stored::Texts { text, ends } => ValueRef::Strings(Strings::new(self.text(*text), ends)),
         }
     }
 }

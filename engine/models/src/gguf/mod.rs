@@ -25,12 +25,13 @@ mod tensor;
 mod value;
 mod writer;
 
+pub(crate) use error::excerpt;
 pub use error::{GgufError, OptionalKey};
 pub use file::{GgufFile, MappedFile};
 pub use header::GgufHeader;
-pub use metadata::{Metadata, Strings};
+pub use metadata::Metadata;
 pub use tensor::{GgufTensor, Tensors};
-pub use value::{GgufValue, Number, Numbers, ValueKind, ValueRef, ValueType};
+pub use value::{GgufValue, Number, Numbers, Strings, ValueKind, ValueRef, ValueType};
 pub use writer::GgufBuilder;
 
 /// The first four bytes of every GGUF file.

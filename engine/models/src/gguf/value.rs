@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::metadata::Strings;
-
 macro_rules! value_types {
     ($($variant:ident = $id:literal, $name:literal, $size:literal, $doc:literal;)+) => {
         /// The type of a metadata value, or of an array's elements.
@@ -76,6 +74,12 @@ impl ValueType {
     #[must_use]
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64)
+    }
+
+    /// Reads one number for the metadata table.
+    pub(super) fn number(self, bytes: &[u8]) -> Number {
+        // Callers pass exactly `size_bytes` and never a string; zero keeps a slip from becoming a panic.
+        self.decode(bytes).unwrap_or(Number::Integer(0))
     }
 
     /// The number in `bytes`; `None` for strings and for slices of another length than the type's size.
@@ -197,6 +201,59 @@ impl<'a> Numbers<'a> {
     }
 }
 
+/// A view of an array of strings.
+#[derive(Clone, Copy, Debug)]
+pub struct Strings<'a> {
+    text: &'a str,
+    ends: &'a [usize],
+}
+
+impl<'a> Strings<'a> {
+    /// `ends` are the ends of the strings in `text`, in ascending order.
+    pub(super) fn new(text: &'a str, ends: &'a [usize]) -> Self {
+        Self { text, ends }
+    }
+
+    /// The number of strings.
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are no strings.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The string at `index`.
+    #[must_use]
+    pub fn get(self, index: usize) -> Option<&'a str> {
+        let end = *self.ends.get(index)?;
+        let start = match index.checked_sub(1) {
+            Some(previous) => *self.ends.get(previous)?,
+            None => 0,
+        };
+        self.text.get(start..end)
+    }
+
+    /// The strings in order.
+    pub fn iter(self) -> impl ExactSizeIterator<Item = &'a str> + Clone {
+        let mut start = 0;
+        self.ends.iter().map(move |&end| {
+            let text = &self.text[start..end];
+            start = end;
+            text
+        })
+    }
+
+    /// The bytes of all strings together.
+    #[must_use]
+    pub fn total_bytes(self) -> usize {
+        self.text.len()
+    }
+}
+
 /// An owned metadata value, made with `From` and given to [`GgufBuilder`](super::GgufBuilder).
 ///
 /// Everything that a file can hold converts: integers, floats, booleans, strings, and vectors of them.
@@ -282,12 +339,4 @@ impl From<Vec<&str>> for GgufValue {
 pub(super) fn put_string(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&(text.len() as u64).to_le_bytes());
     out.extend_from_slice(text.as_bytes());
-}
-
-impl ValueType {
-    /// Reads one number for the metadata table.
-    pub(super) fn number(self, bytes: &[u8]) -> Number {
-        // Callers pass exactly `size_bytes` and never a string; zero keeps a slip from becoming a panic.
-        self.decode(bytes).unwrap_or(Number::Integer(0))
-    }
 }

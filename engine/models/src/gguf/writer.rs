@@ -3,9 +3,10 @@
 use entensor_components::DType;
 
 use super::error::{GgufError, excerpt};
-use super::header::GgufHeader;
+use super::header::{GgufHeader, check_alignment};
+use super::tensor::size_bytes;
 use super::value::{ARRAY_ID, GgufValue, ValueKind, put_string};
-use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, VERSIONS};
+use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAGIC, MAX_DIMS, VERSIONS};
 
 /// Builds a GGUF file of the newest version in memory.
 ///
@@ -38,6 +39,26 @@ struct PendingTensor {
     dtype: DType,
     shape: Vec<u64>,
     data: Vec<u8>,
+}
+
+impl PendingTensor {
+    /// Checked before anything is written, because a wrong length would shift all later tensors.
+    fn check(&self) -> Result<(), GgufError> {
+        let n_dims = u32::try_from(self.shape.len()).unwrap_or(u32::MAX);
+        if !(1..=MAX_DIMS).contains(&n_dims) {
+            return Err(GgufError::InvalidDims { tensor: excerpt(&self.name), n_dims });
+        }
+        let mut shape = [1; MAX_DIMS as usize];
+        for (extent, &given) in shape.iter_mut().zip(&self.shape) {
+            *extent = given;
+        }
+        let expected = size_bytes(&self.name, self.dtype, shape)?;
+        let found = self.data.len() as u64;
+        if found != expected {
+            return Err(GgufError::DataSize { tensor: excerpt(&self.name), expected, found });
+        }
+        Ok(())
+    }
 }
 
 impl GgufBuilder {
@@ -74,19 +95,15 @@ impl GgufBuilder {
     /// What a reader would object to, or [`GgufError::DataSize`].
     pub fn build(self) -> Result<Vec<u8>, GgufError> {
         let alignment = self.alignment.map_or(DEFAULT_ALIGNMENT, u64::from);
+        check_alignment(alignment)?;
+        self.tensors.iter().try_for_each(PendingTensor::check)?;
         let mut out = self.header(alignment);
         pad(&mut out, alignment);
         for tensor in &self.tensors {
             out.extend_from_slice(&tensor.data);
             pad(&mut out, alignment);
         }
-        let header = GgufHeader::parse(&out)?;
-        for (tensor, parsed) in self.tensors.iter().zip(&header.tensors) {
-            let found = tensor.data.len() as u64;
-            if found != parsed.size_bytes {
-                return Err(GgufError::DataSize { tensor: excerpt(&tensor.name), expected: parsed.size_bytes, found });
-            }
-        }
+        GgufHeader::parse(&out)?;
         Ok(out)
     }
 
@@ -130,9 +147,9 @@ fn put_entry(out: &mut Vec<u8>, key: &str, value: &GgufValue) {
     out.extend_from_slice(&value.payload);
 }
 
-/// Bytes up to the next multiple of `alignment`; an unusable alignment is left to the parser.
+/// Bytes up to the next multiple of `alignment`, a power of two.
 fn padding(length: u64, alignment: u64) -> u64 {
-    length.checked_next_multiple_of(alignment).map_or(0, |padded| padded - length)
+    length.wrapping_neg() & (alignment - 1)
 }
 
 fn pad(out: &mut Vec<u8>, alignment: u64) {

@@ -1,0 +1,230 @@
+//! Matrix products: activations are prepared once a node, then tiles of rows meet tiles of rows.
+#![expect(unsafe_code, reason = "reads rows of operands in place, and writes the elements of its chunk")]
+
+use entensor_components::DType;
+
+use super::{CHUNK_COST, Grid};
+use crate::{
+    simd::{BLOCK, Level},
+    tensor::{Bases, Place, TILE, Tensor, work_row},
+};
+
+/// Rows of activations rounded to 8-bit blocks, in the layout of `quantized_row_bytes`.
+#[derive(Debug)]
+pub(crate) struct Quantize {
+    pub(crate) x: Place,
+    /// `[row bytes, rows]` in work memory; the dtype stands for bytes only.
+    pub(crate) out: Place,
+    pub(crate) grid: Grid,
+}
+
+impl Quantize {
+    #[inline(always)]
+    pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+        let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
+        let (mut tile, mut rounded) = ([0.0; TILE], [0_u8; TILE + TILE / BLOCK * 8]);
+        let k = self.x.shape[0];
+        for piece in self.grid.chunk(chunk) {
+            let x = x.row(self.x.row_at(piece.row));
+            // SAFETY: the row belongs to this chunk, and nobody else uses it before the step is done.
+            let row = unsafe { work_row(&out, [piece.row, 0, 0]) };
+            for (start, len) in piece.tiles() {
+                x.load(level, start, &mut tile[..len]);
+                level.quantize(&tile[..len], &mut rounded[..len + len / BLOCK * 8]);
+                row[start..start + len].copy_from_slice(&rounded[..len]);
+                let scales = &rounded[len..len + len / BLOCK * 8];
+                row[k + start / BLOCK * 8..][..scales.len()].copy_from_slice(scales);
+            }
+        }
+    }
+}
+
+/// `[k,m] × [k,n] → [m,n]` for every outer index of the activations.
+#[derive(Debug)]
+pub(crate) struct MulMat {
+    /// Packed rows.
+    pub(crate) weights: Place,
+    /// Packed f32 rows with the axes of the activations, or `[row bytes, all rows]` of quantized ones.
+    pub(crate) x: Place,
+    pub(crate) out: Place,
+    /// Elements that are summed over.
+    pub(crate) k: usize,
+    /// How many planes of activations share a plane of weights, on axes 2 and 3.
+    pub(crate) group: [usize; 2],
+    pub(crate) tiling: Tiling,
+}
+
+/// How a product is cut into chunks; depends on shapes alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tiling {
+    m: usize,
+    n: usize,
+    m_chunk: usize,
+    n_chunk: usize,
+    planes: usize,
+}
+
+/// Rows of activations that share each unpacked row of weights.
+const N_TILE: usize = 4;
+/// Rows of weights side by side when there are enough activations; more accumulators would not fit the registers.
+const M_TILE: usize = 2;
+/// Rows of weights side by side for single activations: enough independent sums to hide the latency of adding.
+const M_TILE_SINGLE: usize = 4;
+
+impl Tiling {
+    /// For products of `row_bytes` of weights a row.
+    pub(crate) fn new(k: usize, row_bytes: usize, out: &Place) -> Self {
+        let [m, n, d2, d3] = out.shape;
+        // Up to this many rows of activations stay in the second-level cache while a chunk's weights pass by.
+        let n_chunk = n.clamp(1, 64);
+        // A few multiply-adds cost as much as moving a byte.
+        let row_cost = row_bytes.max(k * n_chunk / 2).max(16);
+        let m_chunk = (CHUNK_COST / row_cost).next_multiple_of(M_TILE_SINGLE).max(4 * M_TILE_SINGLE);
+        let planes = if out.is_empty() { 0 } else { d2 * d3 };
+        Self { m, n, m_chunk, n_chunk, planes }
+    }
+
+    pub(crate) fn chunks(&self) -> usize {
+        self.planes * self.m.div_ceil(self.m_chunk) * self.n.div_ceil(self.n_chunk)
+    }
+}
+
+/// One kind of product: which level method it is.
+trait Product {
+    fn dots<L: Level, const M: usize, const N: usize>(level: L, k: usize, w: [&[u8]; M], x: [&[u8]; N])
+    -> [[f32; N]; M];
+}
+
+macro_rules! product {
+    ($($name:ident $method:ident;)+) => {$(
+        struct $name;
+
+        impl Product for $name {
+            #[inline(always)]
+            fn dots<L: Level, const M: usize, const N: usize>(
+                level: L,
+                k: usize,
+                w: [&[u8]; M],
+                x: [&[u8]; N],
+            ) -> [[f32; N]; M] {
+                level.$method(k, w, x)
+            }
+        }
+    )+};
+}
+
+product! {
+    F32 dots_f32;
+    F16 dots_f16;
+    Q4_1 dots_q4_1;
+    Q8_0 dots_q8_0;
+}
+
+/// The rows that a chunk multiplies.
+struct Rows<'a> {
+    weights: Tensor<'a>,
+    weights_plane: [usize; 2],
+    x: Tensor<'a>,
+    /// Axes 2 and 3 of the activations; `None` for quantized rows, which are numbered through.
+    x_plane: Option<[usize; 2]>,
+    x_first: usize,
+    out: Tensor<'a>,
+    out_plane: [usize; 2],
+    k: usize,
+}
+
+impl<'a> Rows<'a> {
+    #[inline(always)]
+    fn weight(&self, i: usize) -> &'a [u8] {
+        // SAFETY: no step writes an operand of a product while it runs, and its result lies elsewhere.
+        unsafe { self.weights.row_bytes([i, self.weights_plane[0], self.weights_plane[1]]) }
+    }
+
+    #[inline(always)]
+    fn x(&self, j: usize) -> &'a [u8] {
+        let at = match self.x_plane {
+            Some(plane) => [j, plane[0], plane[1]],
+            None => [self.x_first + j, 0, 0],
+        };
+        // SAFETY: no step writes an operand of a product while it runs, and its result lies elsewhere.
+        unsafe { self.x.row_bytes(at) }
+    }
+
+    #[inline(always)]
+    fn tile<P: Product, L: Level, const M: usize, const N: usize>(&self, level: L, i: usize, j: usize, x: [&[u8]; N]) {
+        let sums = P::dots(level, self.k, std::array::from_fn::<_, M, _>(|row| self.weight(i + row)), x);
+        for column in 0..N {
+            // SAFETY: the elements belong to this chunk.
+            let out = unsafe { self.out.row_mut([j + column, self.out_plane[0], self.out_plane[1]]) };
+            for (row, sums) in sums.iter().enumerate() {
+                out.set(i + row, sums[column]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn columns<P: Product, L: Level, const M: usize, const N: usize>(
+        &self,
+        level: L,
+        weights: &std::ops::Range<usize>,
+        j: usize,
+    ) {
+        let x: [&[u8]; N] = std::array::from_fn(|column| self.x(j + column));
+        let mut i = weights.start;
+        while i + M <= weights.end {
+            self.tile::<P, L, M, N>(level, i, j, x);
+            i += M;
+        }
+        while i < weights.end {
+            self.tile::<P, L, 1, N>(level, i, j, x);
+            i += 1;
+        }
+    }
+}
+
+impl MulMat {
+    #[inline(always)]
+    pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+        match self.weights.dtype {
+            DType::F32 => self.product::<F32, L>(level, bases, chunk),
+            DType::F16 => self.product::<F16, L>(level, bases, chunk),
+            DType::Q4_1 => self.product::<Q4_1, L>(level, bases, chunk),
+            DType::Q8_0 => self.product::<Q8_0, L>(level, bases, chunk),
+            // The op table has no product of integers.
+            DType::I32 => {}
+        }
+    }
+
+    #[inline(always)]
+    fn product<P: Product, L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+        let tiling = &self.tiling;
+        let m_chunks = tiling.m.div_ceil(tiling.m_chunk);
+        let n_chunks = tiling.n.div_ceil(tiling.n_chunk);
+        // Neighbouring chunks share their activations.
+        let (rest, m_index) = (chunk / m_chunks, chunk % m_chunks);
+        let (plane, n_index) = (rest / n_chunks, rest % n_chunks);
+        let d2 = self.out.shape[2];
+        let out_plane = [plane % d2, plane / d2];
+        let rows = Rows {
+            weights: bases.tensor(&self.weights),
+            weights_plane: [out_plane[0] / self.group[0], out_plane[1] / self.group[1]],
+            x: bases.tensor(&self.x),
+            x_plane: (!self.weights.dtype.is_block()).then_some(out_plane),
+            x_first: plane * tiling.n,
+            out: bases.tensor(&self.out),
+            out_plane,
+            k: self.k,
+        };
+        let weights = m_index * tiling.m_chunk..((m_index + 1) * tiling.m_chunk).min(tiling.m);
+        let end = ((n_index + 1) * tiling.n_chunk).min(tiling.n);
+        let mut j = n_index * tiling.n_chunk;
+        while j + N_TILE <= end {
+            rows.columns::<P, L, M_TILE, N_TILE>(level, &weights, j);
+            j += N_TILE;
+        }
+        while j < end {
+            rows.columns::<P, L, M_TILE_SINGLE, 1>(level, &weights, j);
+            j += 1;
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The kernels: each runs one chunk of one step, for any instruction level.
+//!
+//! A kernel decodes tiles of f32 from its operands, computes, and encodes tiles into the rows of its chunk. Reading a
+//! tile before writing it is what makes it right when the result takes over an operand's memory.
+
+mod copy;
+mod elementwise;
+mod ids;
+mod matmul;
+mod norm;
+mod rope;
+
+pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
+pub(crate) use elementwise::{Binary, Unary, UnaryOp, BinaryOp};
+pub(crate) use ids::{BadId, CheckIds, GetRows, SetRows};
+pub(crate) use matmul::{MulMat, Quantize};
+pub(crate) use norm::{RmsNorm, SoftMax, SumRows};
+pub(crate) use rope::{Rope, RopeTable};
+
+use crate::{
+    simd::{AnyLevel, Level},
+    tensor::Bases,
+};
+
+/// The work of one step.
+#[derive(Debug)]
+pub(crate) enum Kernel {
+    CheckIds(CheckIds),
+    Unary(Unary),
+    Binary(Binary),
+    RmsNorm(RmsNorm),
+    SoftMax(SoftMax),
+    SumRows(SumRows),
+    Quantize(Quantize),
+    MulMat(MulMat),
+    GetRows(GetRows),
+    SetRows(SetRows),
+    CopyRows(CopyRows),
+    CopyLinear(CopyLinear),
+    Repeat(Repeat),
+    RopeTable(RopeTable),
+    Rope(Rope),
+}
+
+impl Kernel {
+    /// Runs one chunk of the step's grid.
+    pub(crate) fn run(&self, level: AnyLevel, bases: Bases<'_>, chunk: usize) -> Result<(), BadId> {
+        match level {
+            AnyLevel::Portable(level) => self.run_at(level, bases, chunk),
+            #[cfg(target_arch = "x86_64")]
+            AnyLevel::Avx2(level) => self.run_at(level, bases, chunk),
+        }
+    }
+
+    fn run_at<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) -> Result<(), BadId> {
+        match self {
+            Self::CheckIds(kernel) => return kernel.run(bases),
+            Self::Unary(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Binary(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::RmsNorm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::SoftMax(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::SumRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Quantize(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::MulMat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::GetRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::SetRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::CopyRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::CopyLinear(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Repeat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::RopeTable(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Rope(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+        }
+        Ok(())
+    }
+}
+
+/// A fixed partition of a tensor's rows: whole rows a chunk, or pieces of rows that are long by themselves. It depends
+/// on the shape alone, so that no thread count ever moves a boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grid {
+    rows: usize,
+    width: usize,
+    rows_per_chunk: usize,
+    /// Elements of a piece; at least `width` where rows stay whole.
+    piece: usize,
+}
+
+/// A part of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Linear index of the row.
+    pub(crate) row: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+/// What a chunk should cost at least, in the unit of [`Grid`]'s constructors: about 4 µs, so that handing it out is cheap.
+pub(crate) const CHUNK_COST: usize = 32 * 1024;
+
+impl Grid {
+    /// Rows that stay whole, of `cost` each (bytes moved; more for arithmetic).
+    pub(crate) fn rows(rows: usize, width: usize, cost: usize) -> Self {
+        Self { rows, width, rows_per_chunk: (CHUNK_COST / cost.max(1)).max(1), piece: usize::MAX }
+    }
+
+    /// Rows that may be cut, of `cost` an element. Pieces are whole tiles.
+    pub(crate) fn pieces(rows: usize, width: usize, cost: usize) -> Self {
+        let piece = (CHUNK_COST / cost.max(1)).next_multiple_of(crate::tensor::TILE);
+        if width > piece {
+            Self { rows, width, rows_per_chunk: 1, piece }
+        } else {
+            Self::rows(rows, width, cost.saturating_mul(width))
+        }
+    }
+
+    /// Everything in one chunk, in linear order.
+    pub(crate) fn serial(self) -> Self {
+        Self { rows_per_chunk: self.rows.max(1), piece: usize::MAX, ..self }
+    }
+
+    pub(crate) fn chunks(&self) -> usize {
+        if self.width == 0 {
+            return 0;
+        }
+        self.rows.div_ceil(self.rows_per_chunk) * self.pieces_per_row()
+    }
+
+    fn pieces_per_row(&self) -> usize {
+        if self.piece < self.width { self.width.div_ceil(self.piece) } else { 1 }
+    }
+
+    /// What a chunk covers.
+    #[inline(always)]
+    pub(crate) fn chunk(&self, chunk: usize) -> impl Iterator<Item = Piece> {
+        let per_row = self.pieces_per_row();
+        let first = chunk / per_row * self.rows_per_chunk;
+        let start = if per_row == 1 { 0 } else { chunk % per_row * self.piece };
+        let end = if per_row == 1 { self.width } else { (start + self.piece).min(self.width) };
+        (first..(first + self.rows_per_chunk).min(self.rows)).map(move |row| Piece { row, start, end })
+    }
+}
+
+impl Piece {
+    /// The piece in tiles: start and length of each.
+    #[inline(always)]
+    pub(crate) fn tiles(self) -> impl Iterator<Item = (usize, usize)> {
+        (self.start..self.end).step_by(crate::tensor::TILE).map(move |start| {
+            let len = (self.end - start).min(crate::tensor::TILE);
+            (start, len)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_cover_every_element_once() {
+        for (rows, width, cost) in [(1, 1, 1), (5, 7, 4), (3, 100_000, 8), (1000, 64, 8), (0, 5, 1), (5, 0, 1)] {
+            for grid in [Grid::rows(rows, width, cost * width), Grid::pieces(rows, width, cost), {
+                Grid::pieces(rows, width, cost).serial()
+            }] {
+                let mut seen = vec![0_u8; rows * width];
+                for piece in (0..grid.chunks()).flat_map(|chunk| grid.chunk(chunk)) {
+                    for (start, len) in piece.tiles() {
+                        seen[piece.row * width..][start..start + len].iter_mut().for_each(|n| *n += 1);
+                    }
+                }
+                assert!(seen.iter().all(|&n| n == 1), "{grid:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The level that every CPU has: plain Rust in shapes that compilers vectorize.
+
+use half::f16;
+
+use super::{BLOCK, Level};
+
+/// Proof of nothing: every CPU can run this.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+/// Partial sums of a plain dot product; as many as the widest register that the compiler may pick.
+const LANES: usize = 8;
+
+/// 1.5 · 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
+const ROUND: f32 = 12_582_912.0;
+
+#[inline(always)]
+fn read_f32(bytes: &[u8], index: usize) -> f32 {
+    let at = index * 4;
+    f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[inline(always)]
+fn read_f16(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// The sum of partial sums, pairwise.
+#[inline(always)]
+fn sum_lanes(mut lanes: [f32; LANES]) -> f32 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] += lanes[i + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+#[inline(always)]
+fn dot_plain(k: usize, w: impl Fn(usize) -> f32, x: &[u8]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let whole = k - k % LANES;
+    for start in (0..whole).step_by(LANES) {
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum += w(start + lane) * read_f32(x, start + lane);
+        }
+    }
+    for i in whole..k {
+        lanes[i - whole] += w(i) * read_f32(x, i);
+    }
+    sum_lanes(lanes)
+}
+
+/// Rows against rows, one product at a time.
+#[inline(always)]
+fn each<const M: usize, const N: usize>(
+    w: [&[u8]; M],
+    x: [&[u8]; N],
+    dot: impl Fn(&[u8], &[u8]) -> f32,
+) -> [[f32; N]; M] {
+    w.map(|w| x.map(|x| dot(w, x)))
+}
+
+impl Level for Portable {
+    #[inline(always)]
+    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
+    #[inline(always)]
+    fn decode_f16(self, bytes: &[u8], out: &mut [f32]) {
+        assert!(bytes.len() >= out.len() * 2);
+        for (o, b) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+            *o = f16::from_le_bytes(*b).to_f32();
+        }
+    }
+
+    #[inline(always)]
+    fn encode_f16(self, x: &[f32], bytes: &mut [u8]) {
+        assert!(bytes.len() >= x.len() * 2);
+        for (x, b) in x.iter().zip(bytes.as_chunks_mut::<2>().0) {
+            *b = f16::from_f32(*x).to_le_bytes();
+        }
+    }
+
+    #[inline(always)]
+    fn quantize(self, x: &[f32], row: &mut [u8]) {
+        let (quants, scales) = row.split_at_mut(x.len());
+        let blocks = x.as_chunks::<BLOCK>().0.iter().zip(quants.as_chunks_mut::<BLOCK>().0);
+        for ((x, quants), scales) in blocks.zip(scales.as_chunks_mut::<8>().0) {
+            let [scale, sum] = quantize_block(x, quants);
+            scales[..4].copy_from_slice(&scale.to_le_bytes());
+            scales[4..].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+
+    #[inline(always)]
+    fn dots_q8_0<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
+        each(w, x, |w, x| {
+            let mut sum = 0.0;
+            let blocks = w.as_chunks::<34>().0.iter().zip(x[..k].as_chunks::<BLOCK>().0);
+            for (b, (w, q)) in blocks.enumerate() {
+                let products = w[2..].iter().zip(q).map(|(&w, &q)| i32::from(w.cast_signed()) * i32::from(q.cast_signed()));
+                let dot: i32 = products.sum();
+                sum += dot as f32 * (read_f16(w, 0) * read_f32(&x[k..], 2 * b));
+            }
+            sum
+        })
+    }
+
+    #[inline(always)]
+    fn dots_q4_1<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
+        each(w, x, |w, x| {
+            let mut sum = 0.0;
+            let blocks = w.as_chunks::<20>().0.iter().zip(x[..k].as_chunks::<BLOCK>().0);
+            for (b, (w, q)) in blocks.enumerate() {
+                let mut dot = 0_i32;
+                for i in 0..BLOCK / 2 {
+                    dot += i32::from(w[4 + i] & 15) * i32::from(q[i].cast_signed());
+                    dot += i32::from(w[4 + i] >> 4) * i32::from(q[i + BLOCK / 2].cast_signed());
+                }
+                sum += dot as f32 * (read_f16(w, 0) * read_f32(&x[k..], 2 * b));
+                sum += read_f16(w, 2) * read_f32(&x[k..], 2 * b + 1);
+            }
+            sum
+        })
+    }
+
+    #[inline(always)]
+    fn dots_f32<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
+        each(w, x, |w, x| dot_plain(k, |i| read_f32(w, i), x))
+    }
+
+    #[inline(always)]
+    fn dots_f16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
+        each(w, x, |w, x| dot_plain(k, |i| read_f16(w, 2 * i), x))
+    }
+}
+
+/// One block to 8 bits: its scale and its sum. The sum is that of the values before rounding, which makes the minima of
+/// `q4_1` exact.
+#[inline(always)]
+fn quantize_block(x: &[f32; BLOCK], quants: &mut [u8; BLOCK]) -> [f32; 2] {
+    // Compared as integers, NaN and infinity are the largest magnitudes and cannot get lost.
+    let largest = x.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff));
+    if largest >= f32::INFINITY.to_bits() {
+        quants.fill(0);
+        return [f32::NAN; 2];
+    }
+    let scale = f32::from_bits(largest) / 127.0;
+    // A subnormal scale has no finite inverse; such a block is zero for all purposes of a product.
+    let inverse = if scale < f32::MIN_POSITIVE { 0.0 } else { 1.0 / scale };
+    for (q, v) in quants.iter_mut().zip(x) {
+        // The low byte of the mantissa is the nearest integer, ties to even, in two's complement.
+        *q = (v * inverse + ROUND).to_bits() as u8;
+    }
+    let mut lanes = [0.0; LANES];
+    for eight in x.as_chunks::<LANES>().0 {
+        for (lane, v) in lanes.iter_mut().zip(eight) {
+            *lane += v;
+        }
+    }
+    [scale, sum_lanes(lanes)]
+}

@@ -1,0 +1,502 @@
+//! Tensors in locked memory: the one place where offsets and strides become pointers.
+//!
+//! The bytes are shared between the workers of a run, and a result may lie in the memory of an operand, so nothing here
+//! hands out `&mut` to them, and `&` only where a kernel can promise that nobody writes. Everything else is copied in
+//! and out, a tile at a time.
+#![expect(unsafe_code, reason = "memory that several workers use at once, partitioned by the steps' chunk grids")]
+
+use entensor_components::{DType, TensorRef};
+
+use crate::simd::Level;
+
+/// Elements that kernels work on at a time: a whole number of blocks of every dtype, and a few KiB of first-level cache.
+pub(crate) const TILE: usize = 256;
+
+/// A tile of decoded elements.
+pub(crate) type Tile = [f32; TILE];
+
+/// A tensor of a program: layout and memory slot, all checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) slot: usize,
+    pub(crate) offset: usize,
+    pub(crate) dtype: DType,
+    pub(crate) shape: [usize; 4],
+    pub(crate) strides: [usize; 4],
+}
+
+/// Bytes of a slot that a place touches, holes included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    pub(crate) slot: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Region {
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        self.slot == other.slot && self.start < other.end && other.start < self.end
+    }
+}
+
+impl Place {
+    /// The place of a tensor; `None` when its end overflows.
+    pub(crate) fn new(tensor: &TensorRef) -> Option<Self> {
+        let desc = &tensor.desc;
+        let end = desc.span_bytes()?.checked_add(tensor.offset_bytes)?;
+        isize::try_from(end).ok()?;
+        desc.shape.elements().and_then(|n| isize::try_from(n).ok())?;
+        let empty = desc.shape.is_empty();
+        let small = |v: u64| usize::try_from(v).ok();
+        let mut place = Self {
+            slot: small(u64::from(tensor.memory.0))?,
+            offset: if empty { 0 } else { small(tensor.offset_bytes)? },
+            dtype: desc.dtype,
+            shape: [0; 4],
+            strides: [0; 4],
+        };
+        for axis in 0..4 {
+            // Axes may be too long to count only where another is 0, and then none of them is walked.
+            place.shape[axis] = small(desc.shape.0[axis].min(isize::MAX as u64))?;
+            // A stride that is never taken can be anything.
+            place.strides[axis] = if desc.shape.0[axis] > 1 || axis == 0 { small(desc.strides.0[axis])? } else { 0 };
+        }
+        if place.row_units() == 1 {
+            place.strides[0] = place.unit_bytes();
+        }
+        Some(place)
+    }
+
+    /// A packed place at the start of a slot; `None` when its size overflows.
+    pub(crate) fn packed(slot: usize, dtype: DType, shape: [usize; 4]) -> Option<Self> {
+        let mut place = Self { slot, offset: 0, dtype, shape, strides: [0; 4] };
+        let mut stride = place.unit_bytes();
+        for axis in 0..4 {
+            place.strides[axis] = stride;
+            stride = stride.checked_mul(if axis == 0 { place.row_units() } else { shape[axis] })?;
+        }
+        isize::try_from(stride).ok().map(|_| place)
+    }
+
+    /// Bytes of an element, or of a block.
+    pub(crate) fn unit_bytes(&self) -> usize {
+        self.dtype.block_bytes() as usize
+    }
+
+    /// Elements, or blocks, of a row.
+    pub(crate) fn row_units(&self) -> usize {
+        self.shape[0] / self.dtype.block_elements() as usize
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shape.contains(&0)
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        if self.is_empty() { 0 } else { self.shape[1] * self.shape[2] * self.shape[3] }
+    }
+
+    pub(crate) fn elements(&self) -> usize {
+        self.rows() * self.shape[0]
+    }
+
+    pub(crate) fn is_row_packed(&self) -> bool {
+        self.strides[0] == self.unit_bytes()
+    }
+
+    pub(crate) fn is_packed(&self) -> bool {
+        let mut expected = self.unit_bytes();
+        (0..4).all(|axis| {
+            let units = if axis == 0 { self.row_units() } else { self.shape[axis] };
+            let fits = units == 1 || self.strides[axis] == expected;
+            expected = expected.saturating_mul(units);
+            fits
+        })
+    }
+
+    /// The bytes it touches.
+    pub(crate) fn region(&self) -> Region {
+        let last = |axis: usize, units: usize| (units - 1) * self.strides[axis];
+        let span = if self.is_empty() {
+            0
+        } else {
+            let outer: usize = (1..4).map(|axis| last(axis, self.shape[axis])).sum();
+            last(0, self.row_units()) + outer + self.unit_bytes()
+        };
+        Region { slot: self.slot, start: self.offset, end: self.offset + span }
+    }
+
+    /// Whether no two elements can share a byte: every stride clears what the smaller ones span.
+    pub(crate) fn is_injective(&self) -> bool {
+        let mut axes: Vec<(usize, usize)> =
+            (0..4).map(|axis| (self.strides[axis], if axis == 0 { self.row_units() } else { self.shape[axis] })).collect();
+        axes.retain(|&(_, units)| units > 1);
+        axes.sort_unstable();
+        let mut span = self.unit_bytes();
+        axes.into_iter().all(|(stride, units)| {
+            let clears = stride >= span;
+            span += stride * (units - 1);
+            clears
+        })
+    }
+
+    /// Coordinates of a row by its linear index.
+    #[inline(always)]
+    pub(crate) fn row_at(&self, index: usize) -> [usize; 3] {
+        let (rest, i1) = (index / self.shape[1], index % self.shape[1]);
+        [i1, rest % self.shape[2], rest / self.shape[2]]
+    }
+
+    /// The first `halves` or second half of every row.
+    pub(crate) fn half_rows(&self, second: bool) -> Self {
+        let mut half = *self;
+        half.shape[0] /= 2;
+        if second && !self.is_empty() {
+            half.offset += half.shape[0] * self.strides[0];
+        }
+        half
+    }
+
+    /// The same bytes as one long row; for packed places.
+    pub(crate) fn flat(&self) -> Self {
+        let mut flat = *self;
+        flat.shape = [self.elements(), 1, 1, 1];
+        flat.strides = [self.unit_bytes(), 0, 0, 0];
+        flat
+    }
+}
+
+/// Where a slot's bytes begin in this run.
+#[derive(Clone, Copy)]
+pub(crate) struct Base {
+    pub(crate) bytes: *mut u8,
+    pub(crate) len: usize,
+}
+
+/// The bases of all slots of a run, work memory included.
+#[derive(Clone, Copy)]
+pub(crate) struct Bases<'a>(&'a [Base]);
+
+impl<'a> Bases<'a> {
+    /// # Safety
+    /// As long as the result or anything made of it is used: every base points to `len` readable bytes, writable too
+    /// where a place of the program is written; the program's places all lie inside; and nobody but the workers of this
+    /// run, each in the chunks it claimed, touches bytes that the run writes.
+    pub(crate) unsafe fn new(bases: &'a [Base]) -> Self {
+        Self(bases)
+    }
+
+    /// A tensor of the program.
+    #[inline(always)]
+    pub(crate) fn tensor(self, place: &'a Place) -> Tensor<'a> {
+        let base = self.0[place.slot];
+        debug_assert!(place.is_empty() || place.region().end <= base.len);
+        // The offset of an empty place is 0, so this stays inside the memory.
+        Tensor { first: base.bytes.wrapping_add(place.offset), place }
+    }
+}
+
+/// A tensor in bound memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Tensor<'a> {
+    first: *mut u8,
+    place: &'a Place,
+}
+
+impl<'a> Tensor<'a> {
+    #[inline(always)]
+    pub(crate) fn place(&self) -> &'a Place {
+        self.place
+    }
+
+    /// A row to read.
+    #[inline(always)]
+    pub(crate) fn row(&self, at: [usize; 3]) -> Row {
+        let (shape, strides) = (&self.place.shape, &self.place.strides);
+        assert!(at[0] < shape[1] && at[1] < shape[2] && at[2] < shape[3]);
+        let offset = at[0] * strides[1] + at[1] * strides[2] + at[2] * strides[3];
+        let dtype = self.place.dtype;
+        Row { first: self.first.wrapping_add(offset), step: strides[0], len: shape[0], dtype }
+    }
+
+    /// A row of packed bytes.
+    ///
+    /// # Safety
+    /// Nobody may write the row while the slice lives.
+    #[inline(always)]
+    pub(crate) unsafe fn row_bytes(&self, at: [usize; 3]) -> &'a [u8] {
+        assert!(self.place.is_row_packed());
+        let len = self.place.row_units() * self.place.unit_bytes();
+        // SAFETY: `row` checked the coordinates, and the whole row lies in memory that outlives `'a` by the contract of
+        // `Bases::new`; the caller promises that it does not change.
+        unsafe { std::slice::from_raw_parts(self.row(at).first, len) }
+    }
+
+    /// A row to write.
+    ///
+    /// # Safety
+    /// The row must belong to the chunk that this worker claimed, and the tensor must be one that the step writes.
+    #[inline(always)]
+    pub(crate) unsafe fn row_mut(&self, at: [usize; 3]) -> RowMut {
+        RowMut(self.row(at))
+    }
+
+    /// An integer of an i32 tensor.
+    #[inline(always)]
+    pub(crate) fn integer(&self, at: [usize; 4]) -> i32 {
+        let row = self.row([at[1], at[2], at[3]]);
+        assert!(at[0] < row.len && row.dtype == DType::I32);
+        // SAFETY: the coordinates were just checked, and i32 is plain.
+        i32::from_le(unsafe { row.first.add(at[0] * row.step).cast::<i32>().read_unaligned() })
+    }
+}
+
+/// A row of a bound tensor.
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
+    first: *mut u8,
+    /// Bytes from one element (block) to the next.
+    step: usize,
+    /// Elements.
+    len: usize,
+    dtype: DType,
+}
+
+/// A row that its holder alone writes.
+#[derive(Clone, Copy)]
+pub(crate) struct RowMut(Row);
+
+impl Row {
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Decodes elements from `start`; for block dtypes, whole blocks.
+    #[inline(always)]
+    pub(crate) fn load<L: Level>(&self, level: L, start: usize, out: &mut [f32]) {
+        assert!(start <= self.len && out.len() <= self.len - start);
+        let packed = self.step == self.dtype.block_bytes() as usize;
+        match self.dtype {
+            DType::F32 if packed => {
+                // SAFETY: the range was just checked; `out` is no memory of a tensor.
+                unsafe {
+                    let from = self.first.add(start * 4);
+                    std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().cast::<u8>(), out.len() * 4);
+                }
+            }
+            DType::F32 => {
+                for (i, o) in out.iter_mut().enumerate() {
+                    // SAFETY: the range was just checked.
+                    *o = unsafe { self.first.add((start + i) * self.step).cast::<f32>().read_unaligned() };
+                }
+            }
+            DType::F16 if packed => {
+                // Through a copy: the row may be the one that is written later in this chunk.
+                let mut bytes = [0_u8; TILE * 2];
+                for (tile, out) in out.chunks_mut(TILE).enumerate() {
+                    let bytes = &mut bytes[..out.len() * 2];
+                    // SAFETY: the range was just checked; `bytes` is ours.
+                    unsafe {
+                        let from = self.first.add((start + tile * TILE) * 2);
+                        std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+                    }
+                    level.decode_f16(bytes, out);
+                }
+            }
+            DType::F16 => {
+                for (i, o) in out.iter_mut().enumerate() {
+                    // SAFETY: the range was just checked.
+                    let bits = unsafe { self.first.add((start + i) * self.step).cast::<u16>().read_unaligned() };
+                    *o = half::f16::from_bits(u16::from_le(bits)).to_f32();
+                }
+            }
+            DType::I32 => {
+                for (i, o) in out.iter_mut().enumerate() {
+                    // SAFETY: the range was just checked.
+                    let v = unsafe { self.first.add((start + i) * self.step).cast::<i32>().read_unaligned() };
+                    *o = i32::from_le(v) as f32;
+                }
+            }
+            DType::Q4_1 | DType::Q8_0 => self.load_blocks(start, out),
+        }
+    }
+
+    fn load_blocks(&self, start: usize, out: &mut [f32]) {
+        let row = self.dtype.row();
+        let (elements, unit) = (row.block_elements as usize, row.block_bytes as usize);
+        assert!(start.is_multiple_of(elements) && out.len().is_multiple_of(elements));
+        let mut block = [0_u8; 64];
+        let block = &mut block[..unit];
+        for (i, out) in out.chunks_exact_mut(elements).enumerate() {
+            // SAFETY: `load` checked that the blocks lie inside the row; `block` is ours.
+            unsafe {
+                let from = self.first.add((start / elements + i) * self.step);
+                std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), unit);
+            }
+            (row.dequantize)(block, out);
+        }
+    }
+
+    /// Decodes a tile with the row repeated as often as needed.
+    #[inline(always)]
+    pub(crate) fn load_repeated<L: Level>(&self, level: L, start: usize, out: &mut [f32]) {
+        if self.len == 1 {
+            let mut one = [0.0];
+            self.load(level, 0, &mut one);
+            out.fill(one[0]);
+            return;
+        }
+        let mut filled = 0;
+        while filled < out.len() {
+            let from = (start + filled) % self.len;
+            let run = (self.len - from).min(out.len() - filled);
+            self.load(level, from, &mut out[filled..filled + run]);
+            filled += run;
+        }
+    }
+}
+
+impl RowMut {
+    #[inline(always)]
+    pub(crate) fn as_row(self) -> Row {
+        self.0
+    }
+
+    /// Encodes elements from `start`; for block dtypes, whole blocks.
+    #[inline(always)]
+    pub(crate) fn store<L: Level>(self, level: L, start: usize, x: &[f32]) {
+        let row = self.0;
+        assert!(start <= row.len && x.len() <= row.len - start);
+        let packed = row.step == row.dtype.block_bytes() as usize;
+        match row.dtype {
+            DType::F32 if packed => {
+                // SAFETY: the range was just checked, and the row is ours; `x` is no memory of a tensor.
+                unsafe {
+                    let to = row.first.add(start * 4);
+                    std::ptr::copy_nonoverlapping(x.as_ptr().cast::<u8>(), to, x.len() * 4);
+                }
+            }
+            DType::F32 => {
+                for (i, v) in x.iter().enumerate() {
+                    // SAFETY: the range was just checked, and the row is ours.
+                    unsafe { row.first.add((start + i) * row.step).cast::<f32>().write_unaligned(*v) };
+                }
+            }
+            DType::F16 => {
+                let mut bytes = [0_u8; TILE * 2];
+                for (tile, x) in x.chunks(TILE).enumerate() {
+                    level.encode_f16(x, &mut bytes);
+                    for (i, pair) in bytes.as_chunks::<2>().0.iter().take(x.len()).enumerate() {
+                        // SAFETY: the range was just checked, and the row is ours.
+                        unsafe {
+                            let to = row.first.add((start + tile * TILE + i) * row.step);
+                            to.cast::<[u8; 2]>().write(*pair);
+                        }
+                    }
+                }
+            }
+            DType::I32 => {
+                for (i, v) in x.iter().enumerate() {
+                    let v = (v.round() as i32).to_le();
+                    // SAFETY: the range was just checked, and the row is ours.
+                    unsafe { row.first.add((start + i) * row.step).cast::<i32>().write_unaligned(v) };
+                }
+            }
+            DType::Q4_1 | DType::Q8_0 => self.store_blocks(start, x),
+        }
+    }
+
+    fn store_blocks(self, start: usize, x: &[f32]) {
+        let (row, table) = (self.0, self.0.dtype.row());
+        let (elements, unit) = (table.block_elements as usize, table.block_bytes as usize);
+        assert!(start.is_multiple_of(elements) && x.len().is_multiple_of(elements));
+        let mut block = [0_u8; 64];
+        let block = &mut block[..unit];
+        for (i, x) in x.chunks_exact(elements).enumerate() {
+            (table.quantize)(x, block);
+            // SAFETY: `store` checked that the blocks lie inside the row, and the row is ours.
+            unsafe {
+                let to = row.first.add((start / elements + i) * row.step);
+                std::ptr::copy_nonoverlapping(block.as_ptr(), to, unit);
+            }
+        }
+    }
+
+    /// Writes one element of an f32 row.
+    #[inline(always)]
+    pub(crate) fn set(self, index: usize, value: f32) {
+        assert!(index < self.0.len && self.0.dtype == DType::F32);
+        // SAFETY: the index was just checked, and the row is ours.
+        unsafe { self.0.first.add(index * self.0.step).cast::<f32>().write_unaligned(value) };
+    }
+
+    /// Copies units (elements or blocks) as bytes, without a look at what they mean. Both rows have one dtype.
+    #[inline(always)]
+    pub(crate) fn copy_units(self, to: usize, from: &Row, start: usize, units: usize) {
+        let unit = self.0.dtype.block_bytes() as usize;
+        let elements = self.0.dtype.block_elements() as usize;
+        assert!(from.dtype == self.0.dtype);
+        assert!(start + units <= from.len / elements && to + units <= self.0.len / elements);
+        // SAFETY: both ranges were just checked, and the row is ours. A source that overlaps the target was copied
+        // elsewhere when the program was made, unless it is the very same.
+        unsafe {
+            let (source, target) = (from.first.add(start * from.step), self.0.first.add(to * self.0.step));
+            if from.step == unit && self.0.step == unit {
+                std::ptr::copy(source, target, units * unit);
+            } else {
+                match unit {
+                    4 => copy_strided::<4>(source, from.step, target, self.0.step, units),
+                    2 => copy_strided::<2>(source, from.step, target, self.0.step, units),
+                    _ => {
+                        for i in 0..units {
+                            std::ptr::copy(source.add(i * from.step), target.add(i * self.0.step), unit);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// Both sides must hold `units` units of `N` bytes at their steps.
+#[inline(always)]
+unsafe fn copy_strided<const N: usize>(from: *const u8, from_step: usize, to: *mut u8, to_step: usize, units: usize) {
+    for i in 0..units {
+        // SAFETY: the caller promises the units.
+        unsafe { to.add(i * to_step).cast::<[u8; N]>().write(from.add(i * from_step).cast::<[u8; N]>().read()) };
+    }
+}
+
+/// The packed bytes of rows of a step's own work memory.
+///
+/// # Safety
+/// As for [`Tensor::row_mut`]; and nobody else may read or write the row while the slice lives.
+#[inline(always)]
+pub(crate) unsafe fn work_row<'a>(tensor: &Tensor<'a>, at: [usize; 3]) -> &'a mut [u8] {
+    let len = tensor.place().row_units() * tensor.place().unit_bytes();
+    assert!(tensor.place().is_row_packed());
+    // SAFETY: `row` checks the coordinates; the caller promises that the bytes are his alone.
+    unsafe { std::slice::from_raw_parts_mut(tensor.row(at).first, len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(shape: [usize; 4], strides: [usize; 4]) -> Place {
+        Place { slot: 0, offset: 8, dtype: DType::F32, shape, strides }
+    }
+
+    #[test]
+    fn regions_and_overlap_of_elements() {
+        let rows = place([3, 2, 1, 1], [4, 16, 0, 0]);
+        assert_eq!(rows.region(), Region { slot: 0, start: 8, end: 8 + 16 + 12 });
+        assert!(rows.is_injective());
+        assert!(!place([3, 2, 1, 1], [4, 8, 0, 0]).is_injective());
+        assert!(!place([3, 2, 1, 1], [4, 0, 0, 0]).is_injective());
+        assert!(place([3, 2, 1, 1], [8, 4, 0, 0]).is_packed() == false);
+        assert_eq!(place([0, 2, 1, 1], [4, 0, 0, 0]).region().end, 8);
+    }
+}

@@ -1,0 +1,174 @@
+//! Elements by strides: decoding operands to f64, and storing results without touching any byte between elements.
+
+use entensor_components::{DType, Shape, TensorDesc, TensorRef};
+use half::f16;
+
+/// An operand: what it looks like and the memory it lies in.
+pub(crate) struct Operand<'a> {
+    pub(crate) desc: TensorDesc,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) start: usize,
+}
+
+/// What a node evaluates to.
+pub(crate) enum Evaluated {
+    /// Every element in linear order.
+    Values(Vec<f64>),
+    /// Every element (every block, for block dtypes) in linear order, as bytes: what ops give that only move data.
+    Units(Vec<u8>),
+    /// Some rows, in the order in which they are written.
+    Rows(Vec<RowValues>),
+}
+
+/// One row of a result.
+pub(crate) struct RowValues {
+    /// Axes 1 to 3.
+    pub(crate) at: [u64; 3],
+    /// The whole row.
+    pub(crate) values: Vec<f64>,
+}
+
+/// Sizes were checked against the memory when it was bound, so they fit.
+pub(crate) fn index(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// Where a tensor's first element lies.
+pub(crate) fn start(tensor: &TensorRef) -> usize {
+    index(tensor.offset_bytes)
+}
+
+/// Coordinates of a shape's rows in linear order.
+pub(crate) fn rows(shape: Shape) -> impl Iterator<Item = [u64; 3]> {
+    let [_, d1, d2, d3] = shape.0;
+    (0..d3).flat_map(move |i3| (0..d2).flat_map(move |i2| (0..d1).map(move |i1| [i1, i2, i3])))
+}
+
+/// Byte ranges of the units (elements or blocks) of one row.
+fn units(desc: &TensorDesc, start: usize, at: [u64; 3]) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let row: u64 = (0..3).map(|axis| at[axis] * desc.strides.0[axis + 1]).sum();
+    let (step, unit) = (desc.strides.0[0], index(desc.dtype.block_bytes()));
+    (0..desc.shape.0[0] / desc.dtype.block_elements()).map(move |i| {
+        let begin = start + index(row + i * step);
+        begin..begin + unit
+    })
+}
+
+impl Operand<'_> {
+    /// One row, decoded.
+    pub(crate) fn row(&self, at: [u64; 3]) -> Vec<f64> {
+        let mut values = Vec::with_capacity(index(self.desc.shape.0[0]));
+        let mut block = vec![0.0; index(self.desc.dtype.block_elements())];
+        for unit in units(&self.desc, self.start, at) {
+            let bytes = &self.bytes[unit];
+            if self.desc.dtype == DType::I32 {
+                // Decoding through f32 would round integers above 2^24.
+                values.extend(bytes.as_chunks::<4>().0.iter().map(|b| f64::from(i32::from_le_bytes(*b))));
+            } else {
+                (self.desc.dtype.row().dequantize)(bytes, &mut block);
+                values.extend(block.iter().map(|&v| f64::from(v)));
+            }
+        }
+        values
+    }
+
+    /// Every element in linear order.
+    pub(crate) fn values(&self) -> Vec<f64> {
+        rows(self.desc.shape).flat_map(|at| self.row(at)).collect()
+    }
+
+    /// The units of one row, as bytes.
+    pub(crate) fn row_units(&self, at: [u64; 3]) -> Vec<u8> {
+        units(&self.desc, self.start, at).flat_map(|unit| self.bytes[unit].iter().copied()).collect()
+    }
+
+    /// Integers in linear order.
+    pub(crate) fn integers(&self) -> Vec<i32> {
+        let bytes: Vec<u8> = rows(self.desc.shape).flat_map(|at| self.row_units(at)).collect();
+        bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect()
+    }
+}
+
+/// Stores a result by the output's strides.
+pub(crate) fn store(result: &Evaluated, desc: &TensorDesc, bytes: &mut [u8], start: usize) {
+    let width = index(desc.shape.0[0]);
+    match result {
+        Evaluated::Values(values) => {
+            for (at, values) in rows(desc.shape).zip(values.chunks_exact(width.max(1))) {
+                store_row(&encode(values, desc.dtype), desc, bytes, start, at);
+            }
+        }
+        Evaluated::Units(units) => {
+            let row_bytes = desc.dtype.row_bytes(desc.shape.0[0]).map_or(0, index);
+            for (at, units) in rows(desc.shape).zip(units.chunks_exact(row_bytes.max(1))) {
+                store_row(units, desc, bytes, start, at);
+            }
+        }
+        Evaluated::Rows(written) => {
+            for row in written {
+                store_row(&encode(&row.values, desc.dtype), desc, bytes, start, row.at);
+            }
+        }
+    }
+}
+
+fn store_row(encoded: &[u8], desc: &TensorDesc, bytes: &mut [u8], start: usize, at: [u64; 3]) {
+    let unit_bytes = index(desc.dtype.block_bytes());
+    for (unit, encoded) in units(desc, start, at).zip(encoded.chunks_exact(unit_bytes)) {
+        bytes[unit].copy_from_slice(encoded);
+    }
+}
+
+/// Rounds once to the dtype.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the output's dtype is what this function is for")]
+fn encode(values: &[f64], dtype: DType) -> Vec<u8> {
+    match dtype {
+        DType::F32 => values.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect(),
+        DType::F16 => values.iter().flat_map(|&v| f16::from_f32(round_to_odd(v)).to_le_bytes()).collect(),
+        DType::I32 => values.iter().flat_map(|&v| (v as i32).to_le_bytes()).collect(),
+        DType::Q4_1 | DType::Q8_0 => {
+            let values: Vec<f32> = values.iter().map(|&v| v as f32).collect();
+            let mut bytes = vec![0; dtype.row_bytes(values.len() as u64).map_or(0, index)];
+            (dtype.row().quantize)(&values, &mut bytes);
+            bytes
+        }
+    }
+}
+
+/// f64 to f32 such that rounding the result to f16 is rounding the f64 once: an inexact result gets an odd mantissa, so
+/// that it is never mistaken for a tie.
+#[expect(clippy::cast_possible_truncation, reason = "the rounding error is what the function repairs")]
+fn round_to_odd(v: f64) -> f32 {
+    let nearest = v as f32;
+    let back = f64::from(nearest);
+    if back == v || !nearest.is_finite() || nearest.to_bits() & 1 == 1 {
+        return nearest;
+    }
+    // The neighbour on the other side of `v` is odd, since `nearest` is even.
+    let away = i32::from(v.abs() > back.abs()) * 2 - 1;
+    if nearest == 0.0 { f32::MIN_POSITIVE.copysign(nearest) } else { f32::from_bits(nearest.to_bits().wrapping_add_signed(away)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f16_results_are_rounded_once() {
+        // Just above a tie of f16 by less than f32 can hold: two roundings would give the even neighbour below.
+        let tie = 1.0 + 2.0_f64.powi(-11);
+        let above = tie + 2.0_f64.powi(-40);
+        assert_eq!(f16::from_f32(round_to_odd(tie)).to_f64(), 1.0);
+        assert_eq!(f16::from_f32(round_to_odd(above)).to_f64(), 1.0 + 2.0_f64.powi(-10));
+        assert_eq!(f16::from_f32(round_to_odd(-above)).to_f64(), -1.0 - 2.0_f64.powi(-10));
+        assert!(round_to_odd(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn big_integers_survive() {
+        let bytes = 16_777_217_i32.to_le_bytes();
+        let desc = TensorDesc::packed(DType::I32, Shape([1; 4])).expect("one integer");
+        let operand = Operand { desc, bytes: &bytes, start: 0 };
+        assert_eq!(encode(&operand.values(), DType::I32), bytes);
+    }
+}

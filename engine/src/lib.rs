@@ -1,0 +1,2 @@
+//! Entensor.
+pub mod graph_text;

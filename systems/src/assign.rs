@@ -1,0 +1,190 @@
+//! **assign**: what pins, existing memory, inputs and weights decide, in that order.
+//!
+//! Reads: node columns, masks, backends. Writes: `BackendId` and `Cause` of the nodes it decides; clears all others.
+//! Invariants: a decided computing node has its support bit set; a pin on a view is a pin on its root. Rules 1 to 3 speak of
+//! roots and writers have no anchor, so a root without memory and its writers are decided together or not at all.
+//! Cost: linear. Source: DESIGN "assign"; ggml's `ggml_backend_sched_backend_id_from_cur`.
+
+use std::{borrow::Cow, sync::Arc};
+
+use bevy_ecs::{prelude::*, system::SystemParam};
+use entensor_components::{Cause, Usage};
+
+use crate::{
+    columns::{
+        Backends, ExistingBuffer, NodeDescs, NodeFlags, NodeMemory, NodeNames, NodeOps, NodePins, NodeRoots,
+        NodeSources, OffloadMasks, PaddedBytes, Placements, Refusals, SupportMasks,
+    },
+    error::PlanError,
+    status::PassResult,
+};
+
+/// What the rules look at.
+#[derive(SystemParam)]
+pub struct AssignInputs<'w> {
+    backends: Res<'w, Backends>,
+    names: Res<'w, NodeNames>,
+    descs: Res<'w, NodeDescs>,
+    ops: Res<'w, NodeOps>,
+    sources: Res<'w, NodeSources>,
+    roots: Res<'w, NodeRoots>,
+    flags: Res<'w, NodeFlags>,
+    pins: Res<'w, NodePins>,
+    memory: Res<'w, NodeMemory>,
+    support: Res<'w, SupportMasks>,
+    offload: Res<'w, OffloadMasks>,
+    padded: Res<'w, PaddedBytes>,
+    refusals: Res<'w, Refusals>,
+}
+
+/// The pass.
+pub fn assign(inputs: AssignInputs<'_>, mut placements: Placements<'_, '_>) -> PassResult {
+    placements.clear();
+    let pins = inputs.root_pins()?;
+    let mut decided = 0;
+    for node in 0..inputs.names.0.len() {
+        let answer = match pins[inputs.roots.of(node)] {
+            Some(backend) => Some((inputs.checked_pin(node, backend)?, Cause::Pin)),
+            None => match inputs.by_memory(node)? {
+                Some(answer) => Some(answer),
+                None => inputs.by_input(node).or_else(|| inputs.by_anchor(node)),
+            },
+        };
+        let Some((backend, cause)) = answer else { continue };
+        decided += usize::from(placements.set(node, backend, cause));
+    }
+    Ok(decided)
+}
+
+impl AssignInputs<'_> {
+    fn computes(&self, node: usize) -> bool {
+        self.ops.0[node].row().computes()
+    }
+
+    fn name(&self, node: usize) -> Arc<str> {
+        Arc::clone(&self.names.0[node])
+    }
+
+    fn backend_name(&self, backend: usize) -> Arc<str> {
+        self.backends.0[backend].name().into()
+    }
+
+    fn can_use(&self, backend: usize, buffer: &ExistingBuffer) -> bool {
+        self.backends.0[backend].capabilities().can_use(&buffer.kind, buffer.opaque, &buffer.buffer_type)
+    }
+
+    /// One wish per root: pins on views and writers are pins on the memory they are about.
+    fn root_pins(&self) -> Result<Vec<Option<usize>>, PlanError> {
+        let count = self.backends.0.len();
+        let mut pins: Vec<Option<usize>> = vec![None; self.names.0.len()];
+        for node in 0..self.names.0.len() {
+            let Some(pin) = self.pins.0[node] else { continue };
+            let backend = pin.0 as usize;
+            if backend >= count {
+                return Err(PlanError::PinUnknown { tensor: self.name(node), index: pin.0, count });
+            }
+            let root = self.roots.of(node);
+            match pins[root] {
+                Some(other) if other != backend => {
+                    let conflict = format!(
+                        "its memory, `{}`, is pinned to `{}`",
+                        self.names.0[root],
+                        self.backends.0[other].name()
+                    );
+                    let backend = self.backend_name(backend);
+                    return Err(PlanError::PinConflict { tensor: self.name(node), backend, conflict });
+                }
+                _ => pins[root] = Some(backend),
+            }
+            if let Some(buffer) = self.memory.buffer_of(root)
+                && !self.can_use(backend, buffer)
+            {
+                let conflict = format!("it lies in buffer `{}` on {} memory", buffer.name, buffer.kind);
+                return Err(PlanError::PinConflict {
+                    tensor: self.name(node),
+                    backend: self.backend_name(backend),
+                    conflict,
+                });
+            }
+        }
+        Ok(pins)
+    }
+
+    /// Rule 1: the user's wish, checked.
+    fn checked_pin(&self, node: usize, backend: usize) -> Result<usize, PlanError> {
+        if self.computes(node) && !self.support.0.get(node, backend) {
+            return Err(PlanError::PinUnsupported {
+                node: self.name(node),
+                op: self.ops.0[node].kind().name(),
+                backend: self.backend_name(backend),
+                reason: self.refusals.reason(node, backend),
+            });
+        }
+        Ok(backend)
+    }
+
+    /// Rule 2: the tensor, or the root it views or writes, has memory.
+    fn by_memory(&self, node: usize) -> Result<Option<(usize, Cause)>, PlanError> {
+        let root = self.roots.of(node);
+        let Some(buffer) = self.memory.buffer_of(root) else { return Ok(None) };
+        let users: Vec<usize> = (0..self.backends.0.len()).filter(|&b| self.can_use(b, buffer)).collect();
+        if users.is_empty() {
+            return Err(PlanError::UnknownDevice {
+                tensor: self.name(root),
+                buffer: Arc::clone(&buffer.name),
+                device: Arc::clone(&buffer.kind.0),
+            });
+        }
+        let found = users.iter().find(|&&b| self.support.0.get(node, b));
+        match found {
+            Some(&backend) => Ok(Some((backend, Cause::Memory))),
+            None => Err(self.immovable(node, root, buffer)),
+        }
+    }
+
+    fn immovable(&self, node: usize, root: usize, buffer: &ExistingBuffer) -> PlanError {
+        let mut refusals = self.refusals.all(node, &self.backends);
+        for (b, refusal) in refusals.iter_mut().enumerate() {
+            if !self.can_use(b, buffer) {
+                refusal.reason = Cow::Owned(format!("it cannot use {} memory", buffer.kind));
+            }
+        }
+        PlanError::Immovable {
+            node: self.name(node),
+            op: self.ops.0[node].kind().name(),
+            tensor: self.name(root),
+            buffer: Arc::clone(&buffer.name),
+            refusals,
+        }
+    }
+
+    /// Rule 3: inputs are written by the user, so they are on the host.
+    fn by_input(&self, node: usize) -> Option<(usize, Cause)> {
+        let root = self.roots.of(node);
+        // A writer into an input runs where the input is; other nodes are no inputs themselves.
+        let concerned = root == node || self.ops.0[node].row().writes.is_some();
+        (concerned && self.flags.0[root].input).then(|| (self.backends.0.len() - 1, Cause::Input))
+    }
+
+    /// Rule 4: the anchor operand lies in existing memory.
+    fn by_anchor(&self, node: usize) -> Option<(usize, Cause)> {
+        let anchor = self.sources.of(node)[self.ops.0[node].row().anchor?] as usize;
+        let root = self.roots.of(anchor);
+        let buffer = self.memory.buffer_of(root)?;
+        let last = self.backends.0.len() - 1;
+        let backend = (0..=last).find(|&b| self.can_use(b, buffer) && self.support.0.get(node, b))?;
+        if backend == last && buffer.kind.is_host() && !buffer.opaque {
+            let upload_fits = |b: usize| {
+                self.padded.of(anchor, b) <= self.backends.0[b].capabilities().max_buffer_bytes
+                    && self.descs.0[anchor].span_bytes().is_some()
+            };
+            let taker =
+                (0..last).find(|&b| self.support.0.get(node, b) && self.offload.0.get(node, b) && upload_fits(b));
+            if let Some(taker) = taker {
+                return Some((taker, Cause::Offload));
+            }
+        }
+        let cause = if buffer.usage == Usage::Weights { Cause::Weights } else { Cause::Cache };
+        Some((backend, cause))
+    }
+}

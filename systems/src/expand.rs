@@ -1,0 +1,67 @@
+//! **expand**: four sweeps that let runs grow over undecided nodes.
+//!
+//! Reads: ops, masks, backends. Writes: `BackendId` and `Cause` of undecided computing nodes.
+//! Invariants: only undecided nodes change; a node takes a carried backend only if its support bit is set; an unsupported node
+//! does not stop the carry; leaves and view ops neither take nor give one.
+//! Cost: four linear sweeps. Source: DESIGN "expand"; pass 2 of ggml's `ggml_backend_sched_split_graph`.
+
+use bevy_ecs::prelude::*;
+use entensor_components::Cause;
+
+use crate::{
+    columns::{Backends, NodeOps, NodeRoots, Placements, SupportMasks, WriterFamilies},
+    status::PassResult,
+};
+
+/// The pass.
+pub fn expand(
+    backends: Res<'_, Backends>,
+    ops: Res<'_, NodeOps>,
+    roots: Res<'_, NodeRoots>,
+    families: Res<'_, WriterFamilies>,
+    support: Res<'_, SupportMasks>,
+    mut placements: Placements<'_, '_>,
+) -> PassResult {
+    let host = backends.0.len() - 1;
+    let order: Vec<usize> = ops.computing().collect();
+    let mut changed = 0;
+    for (backwards, with_host, cause) in [
+        (false, false, Cause::ExpandDown),
+        (true, false, Cause::ExpandUp),
+        (false, true, Cause::RestDown),
+        (true, true, Cause::RestUp),
+    ] {
+        let mut carried = None;
+        for k in 0..order.len() {
+            let node = if backwards { order[order.len() - 1 - k] } else { order[k] };
+            if let Some(backend) = placements.get(node) {
+                carried = (with_host || backend != host).then_some(backend);
+                continue;
+            }
+            let Some(backend) = carried.filter(|&b| support.0.get(node, b)) else { continue };
+            changed += place(node, backend, cause, &roots, &families, &mut placements);
+        }
+    }
+    Ok(changed)
+}
+
+/// Decides a node; for a writer into planned memory, its target and the target's other writers with it.
+pub(crate) fn place(
+    node: usize,
+    backend: usize,
+    cause: Cause,
+    roots: &NodeRoots,
+    families: &WriterFamilies,
+    placements: &mut Placements<'_, '_>,
+) -> usize {
+    let mut changed = usize::from(placements.set(node, backend, cause));
+    let root = roots.of(node);
+    if root != node {
+        for other in std::iter::once(root).chain(families.of(root)) {
+            if placements.get(other).is_none() {
+                changed += usize::from(placements.set(other, backend, cause));
+            }
+        }
+    }
+    changed
+}

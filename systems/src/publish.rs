@@ -1,0 +1,280 @@
+//! **publish**: makes the plan from the columns, allocates and binds its memory, and writes split and copy entities.
+//!
+//! Reads: everything before it. Writes: `GraphPlan`, arenas, split and copy entities, `TensorCopies`, the plan cache.
+//! Invariants: the only structural change of all passes; on an error nothing of the graph's old plan is left half replaced.
+//! Cost: linear, plus the backends' allocation and preparation. Source: DESIGN "publish".
+
+use std::sync::Arc;
+
+use bevy_ecs::prelude::*;
+use entensor_components::{
+    BackendId, BackendIndex, Cause, CopyOf, DeviceBuffer, Generation, InGraph, SharedGeneration, SplitInputs,
+    SplitNodes, SplitOf, TensorBundle, TensorCopies, TensorCopy, Usage,
+};
+
+use crate::{
+    build::build_plan,
+    cache::PlanCache,
+    columns::{NodeMemory, NodeOrder, PlanSalt, Planning, index_u32},
+    error::{LiveTensor, PlanError},
+    plan::{Allocation, Binding, Held, Plan},
+    status::{PassResult, PlanCounters, PlanStatus},
+};
+
+/// What a graph's plan was made from: as long as it is the same, nothing has to be planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The graph's own generation.
+    pub generation: u64,
+    /// That of shared leaves, buffers and backends.
+    pub shared: u64,
+    /// The users' salt.
+    pub salt: u64,
+}
+
+/// On a graph: its plan, bound to memory.
+#[derive(Component)]
+pub struct GraphPlan {
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// What it was made from.
+    pub seen: Seen,
+    /// The memories of a run.
+    pub binding: Binding,
+    /// The existing buffers of the binding, kept alive.
+    pub existing: Vec<Arc<DeviceBuffer>>,
+    /// Entity of each node of the plan, by index.
+    pub entities: Vec<Entity>,
+    /// The arena that its planned memory lies in.
+    pub arena: Entity,
+    /// The arena's epoch when it was bound.
+    pub arena_epoch: u64,
+    /// Split and copy entities, which go with the plan.
+    pub published: Vec<Entity>,
+    /// The slot of the next run.
+    pub slot: u32,
+}
+
+/// On a graph: the arena it uses. Graphs that share one take turns: writing one graph's inputs ends the validity of the
+/// other's outputs. Without it, a graph gets an arena of its own.
+#[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsesArena(pub Entity);
+
+/// One buffer of an arena.
+#[derive(Clone, Debug)]
+pub struct ArenaBuffer {
+    /// Its buffer type.
+    pub buffer_type: Arc<str>,
+    /// Its place among the buffers of its type.
+    pub ordinal: u32,
+    /// The memory.
+    pub buffer: Arc<DeviceBuffer>,
+}
+
+/// Planned memory that graphs use one after the other. It only grows.
+#[derive(Component, Clone, Debug, Default)]
+pub struct Arena {
+    /// The buffers.
+    pub buffers: Vec<ArenaBuffer>,
+    /// The graph whose inputs and outputs it holds.
+    pub holder: Option<Entity>,
+    /// Counts replaced buffers: a binding made in another epoch must be made again.
+    pub epoch: u64,
+}
+
+/// The pass.
+pub fn publish(world: &mut World) -> PassResult {
+    let graph = world.resource::<Planning>().0;
+    let cached = match world.resource::<PlanStatus>() {
+        PlanStatus::Cached(plan) => Some(Arc::clone(plan)),
+        _ => None,
+    };
+    let plan = match cached {
+        Some(plan) => {
+            restore_placements(world, &plan);
+            plan
+        }
+        None => {
+            let plan = Arc::new(build_plan(world)?);
+            world.resource_mut::<PlanCounters>().planned += 1;
+            world.resource_mut::<PlanCache>().insert(&plan);
+            plan
+        }
+    };
+    let arena = arena_of(world, graph);
+    reserve(world, arena, &plan)?;
+    let existing: Vec<Arc<DeviceBuffer>> =
+        world.resource::<NodeMemory>().buffers.iter().map(|b| Arc::clone(&b.memory)).collect();
+    let entities = world.resource::<NodeOrder>().entities.clone();
+    unpublish(world, graph);
+    let published = spawn_entities(world, graph, &plan, &entities);
+    let (binding, arena_epoch) = bind(world, arena, &plan, &existing);
+    let seen = seen(world, graph);
+    let changed = plan.splits.len();
+    world.entity_mut(graph).insert(GraphPlan {
+        plan,
+        seen,
+        binding,
+        existing,
+        entities,
+        arena,
+        arena_epoch,
+        published,
+        slot: 0,
+    });
+    *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
+    Ok(changed)
+}
+
+/// What a plan of this graph would be made from now.
+#[must_use]
+pub fn seen(world: &World, graph: Entity) -> Seen {
+    Seen {
+        generation: world.get::<Generation>(graph).map_or(0, |g| g.0),
+        shared: world.get_resource::<SharedGeneration>().map_or(0, |g| g.0),
+        salt: world.get_resource::<PlanSalt>().map_or(0, |s| s.0),
+    }
+}
+
+/// A cached plan decides placements without its passes having run.
+fn restore_placements(world: &mut World, plan: &Plan) {
+    let entities = world.resource::<NodeOrder>().entities.clone();
+    for (&entity, node) in entities.iter().zip(&plan.nodes) {
+        if let Some(mut id) = world.get_mut::<BackendId>(entity) {
+            id.set_if_neq(BackendId(Some(BackendIndex(node.backend))));
+        }
+        if let Some(mut cause) = world.get_mut::<Cause>(entity) {
+            cause.set_if_neq(node.cause);
+        }
+    }
+}
+
+fn arena_of(world: &mut World, graph: Entity) -> Entity {
+    if let Some(uses) = world.get::<UsesArena>(graph).copied()
+        && world.get::<Arena>(uses.0).is_some()
+    {
+        return uses.0;
+    }
+    let arena = world.spawn(Arena::default()).id();
+    world.entity_mut(graph).insert(UsesArena(arena));
+    arena
+}
+
+/// Makes the arena large enough. The old buffer goes before the new one is asked for, so that the peak is the larger of both.
+fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanError> {
+    let Some(mut arena) = world.get_mut::<Arena>(arena) else { return Ok(()) };
+    for planned in &plan.buffers {
+        let found =
+            arena.buffers.iter().position(|b| b.ordinal == planned.ordinal && b.buffer_type == planned.buffer_type);
+        if let Some(found) = found {
+            if arena.buffers[found].buffer.size_bytes() >= planned.size_bytes {
+                continue;
+            }
+            arena.buffers.swap_remove(found);
+        }
+        arena.epoch += 1;
+        arena.holder = None;
+        let backend = &plan.backends[planned.backend as usize];
+        let buffer = DeviceBuffer::create(&backend.handle, planned.size_bytes, Usage::Compute).map_err(|source| {
+            PlanError::Allocation {
+                backend: Arc::clone(&backend.name),
+                size_bytes: planned.size_bytes,
+                largest: largest_at_peak(plan, 8),
+                source,
+            }
+        })?;
+        arena.buffers.push(ArenaBuffer {
+            buffer_type: Arc::clone(&planned.buffer_type),
+            ordinal: planned.ordinal,
+            buffer,
+        });
+    }
+    Ok(())
+}
+
+/// The memories of a run, in the plan's order.
+fn bind(world: &World, arena: Entity, plan: &Plan, existing: &[Arc<DeviceBuffer>]) -> (Binding, u64) {
+    let Some(arena) = world.get::<Arena>(arena) else { return (Vec::new(), 0) };
+    let planned = plan.buffers.iter().filter_map(|planned| {
+        let same = |b: &&ArenaBuffer| b.ordinal == planned.ordinal && b.buffer_type == planned.buffer_type;
+        arena.buffers.iter().find(same).map(|b| b.buffer.memory().clone())
+    });
+    let binding = planned.chain(existing.iter().map(|b| b.memory().clone())).collect();
+    (binding, arena.epoch)
+}
+
+/// Binds a planned graph again after its arena grew for another graph.
+pub fn rebind(world: &mut World, graph: Entity) {
+    let Some(current) = world.get::<GraphPlan>(graph) else { return };
+    let (arena, plan, existing) = (current.arena, Arc::clone(&current.plan), current.existing.clone());
+    let (binding, epoch) = bind(world, arena, &plan, &existing);
+    if let Some(mut current) = world.get_mut::<GraphPlan>(graph) {
+        current.binding = binding;
+        current.arena_epoch = epoch;
+    }
+}
+
+/// Removes what the graph's old plan published.
+fn unpublish(world: &mut World, graph: Entity) {
+    let Some(old) = world.entity_mut(graph).take::<GraphPlan>() else { return };
+    for &entity in &old.entities {
+        if let Some(mut copies) = world.get_mut::<TensorCopies>(entity)
+            && !copies.0.is_empty()
+        {
+            copies.0.retain(|copy| copy.graph != graph);
+        }
+    }
+    for entity in old.published {
+        // A user may have despawned it already.
+        world.try_despawn(entity).ok();
+    }
+}
+
+fn spawn_entities(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity]) -> Vec<Entity> {
+    let mut published = Vec::new();
+    for allocation in &plan.allocations {
+        let Held::Copy(copy) = allocation.held else { continue };
+        let record = plan.copies[copy as usize];
+        let source = entities[record.source as usize];
+        let bundle = TensorBundle {
+            in_graph: InGraph(Some(graph)),
+            backend_id: BackendId(Some(BackendIndex(record.backend))),
+            ..TensorBundle::leaf(Arc::clone(&allocation.name), plan.nodes[record.source as usize].desc)
+        };
+        let entity = world.spawn((bundle, CopyOf(source))).id();
+        published.push(entity);
+        if let Some(mut copies) = world.get_mut::<TensorCopies>(source) {
+            let backend = BackendIndex(record.backend);
+            copies.0.push(TensorCopy { graph, backend, slot: allocation.slot, copy: entity });
+        }
+    }
+    for (index, split) in plan.splits.iter().enumerate() {
+        let nodes = split.nodes.iter().map(|&n| entities[n as usize]).collect();
+        let inputs = split.inputs.iter().map(|&c| entities[plan.copies[c as usize].source as usize]).collect();
+        let split = (
+            SplitOf { graph, index: index_u32(index) },
+            BackendId(Some(BackendIndex(split.backend))),
+            SplitNodes(nodes),
+            SplitInputs(inputs),
+        );
+        published.push(world.spawn(split).id());
+    }
+    published
+}
+
+/// The largest tensors alive at the step where memory peaks.
+fn largest_at_peak(plan: &Plan, most: usize) -> Vec<LiveTensor> {
+    let alive_at = |step: u32| plan.allocations.iter().filter(move |a| a.first <= step && step <= a.last);
+    let own = |a: &&Allocation| a.in_place_of.is_none();
+    let peak = plan
+        .allocations
+        .iter()
+        .map(|a| a.first)
+        .max_by_key(|&step| alive_at(step).filter(own).map(|a| a.size_bytes).sum::<u64>());
+    let mut largest: Vec<LiveTensor> = alive_at(peak.unwrap_or(0))
+        .map(|a| LiveTensor { name: Arc::clone(&a.name), size_bytes: a.size_bytes })
+        .collect();
+    largest.sort_by(|a, b| b.size_bytes.cmp(&a.size_bytes).then_with(|| a.name.cmp(&b.name)));
+    largest.truncate(most);
+    largest
+}

@@ -1,0 +1,306 @@
+//! The canonical text of each pass: stable names and exact bytes, never entity ids or times. After the first passes only what
+//! changed is printed.
+
+use std::fmt::Write as _;
+
+use bevy_ecs::{prelude::*, schedule::ScheduleConfigs, system::ScheduleSystem};
+use entensor_components::Cause;
+
+use crate::{
+    allocate::Allocated,
+    columns::{
+        Backends, NodeDescs, NodeFlags, NodeMemory, NodeNames, NodeOps, NodeOrder, NodeRoots, NodeSources,
+        OffloadMasks, PlacementsRef, Planning, SupportMasks,
+    },
+    liveness::{Holds, Live},
+    plan::{Plan, Step},
+    publish::GraphPlan,
+    split::{Copies, Splits},
+    status::{Pass, PlanStatus},
+};
+
+/// The texts of the passes of the last run, in order; filled when recording is on.
+#[derive(Resource, Clone, Debug, Default)]
+pub struct PassTexts {
+    /// Pass and text.
+    pub texts: Vec<(Pass, String)>,
+    placements: Vec<Option<(usize, Cause)>>,
+}
+
+impl PassTexts {
+    /// All texts up to a pass, each under a heading.
+    #[must_use]
+    pub fn render(&self, until: Pass) -> String {
+        let mut text = String::new();
+        for (pass, body) in self.texts.iter().filter(|(pass, _)| *pass <= until) {
+            let _ = writeln!(text, "# {}\n{body}", pass.name());
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+        text
+    }
+}
+
+/// A system that renders what a pass changed.
+pub(crate) fn record_text(pass: Pass) -> ScheduleConfigs<ScheduleSystem> {
+    match pass {
+        Pass::Index => record_index.into_configs(),
+        Pass::Probe => record_probe.into_configs(),
+        Pass::Assign | Pass::Expand | Pass::Upgrade | Pass::Inherit => {
+            (move |texts: ResMut<'_, PassTexts>,
+                   status: Res<'_, PlanStatus>,
+                   names: Res<'_, NodeNames>,
+                   backends: Res<'_, Backends>,
+                   placements: PlacementsRef<'_, '_>| {
+                record_placements(pass, texts, &status, &names, &backends, &placements);
+            })
+            .into_configs()
+        }
+        Pass::Split => record_split.into_configs(),
+        Pass::Liveness => record_liveness.into_configs(),
+        Pass::Allocate => record_allocate.into_configs(),
+        Pass::Publish => record_publish.into_configs(),
+        Pass::Compute => (|| ()).into_configs(),
+    }
+}
+
+fn ran(status: &PlanStatus, pass: Pass) -> bool {
+    match status {
+        PlanStatus::Planning => true,
+        PlanStatus::Ready => pass == Pass::Publish,
+        _ => false,
+    }
+}
+
+fn record_index(
+    status: Res<'_, PlanStatus>,
+    order: Res<'_, NodeOrder>,
+    names: Res<'_, NodeNames>,
+    descs: Res<'_, NodeDescs>,
+    ops: Res<'_, NodeOps>,
+    sources: Res<'_, NodeSources>,
+    roots: Res<'_, NodeRoots>,
+    flags: Res<'_, NodeFlags>,
+    memory: Res<'_, NodeMemory>,
+    mut texts: ResMut<'_, PassTexts>,
+) {
+    texts.texts.clear();
+    texts.placements.clear();
+    if !ran(&status, Pass::Index) {
+        return;
+    }
+    let mut text = String::new();
+    for i in 0..names.0.len() {
+        let _ = write!(text, "{} {} = ", i, names.0[i]);
+        if i < order.leaves {
+            let kind = match memory.buffer_of(i) {
+                Some(buffer) => format!("tensor in {} ({})", buffer.name, buffer.usage.name()),
+                None if flags.0[i].input => "input".into(),
+                None => "scratch".into(),
+            };
+            let _ = write!(text, "{kind}");
+        } else {
+            let op = ops.0[i].to_string();
+            let (word, params) = op.split_once(' ').unwrap_or((&op, ""));
+            let _ = write!(text, "{word}");
+            for &source in sources.of(i) {
+                let _ = write!(text, " {}", names.0[source as usize]);
+            }
+            if !params.is_empty() {
+                let _ = write!(text, " {params}");
+            }
+        }
+        let _ = write!(text, " : {}", descs.0[i]);
+        if !roots.is_root(i) {
+            let _ = write!(text, " in {}+{}", names.0[roots.of(i)], roots.offset_bytes[i]);
+        }
+        if flags.0[i].output {
+            text.push_str(" output");
+        }
+        text.push('\n');
+    }
+    texts.texts.push((Pass::Index, text));
+}
+
+fn record_probe(
+    status: Res<'_, PlanStatus>,
+    names: Res<'_, NodeNames>,
+    ops: Res<'_, NodeOps>,
+    backends: Res<'_, Backends>,
+    support: Res<'_, SupportMasks>,
+    offload: Res<'_, OffloadMasks>,
+    mut texts: ResMut<'_, PassTexts>,
+) {
+    if !ran(&status, Pass::Probe) {
+        return;
+    }
+    let mut text = String::new();
+    let count = backends.0.len();
+    for i in ops.computing() {
+        let able: Vec<&str> = support.0.iter(i, count).map(|b| backends.0[b].name()).collect();
+        let wants: Vec<&str> = offload.0.iter(i, count).map(|b| backends.0[b].name()).collect();
+        if able.len() == count && wants.is_empty() {
+            continue;
+        }
+        let _ = write!(text, "{} runs on [{}]", names.0[i], able.join(" "));
+        if !wants.is_empty() {
+            let _ = write!(text, " wanted by [{}]", wants.join(" "));
+        }
+        text.push('\n');
+    }
+    texts.texts.push((Pass::Probe, text));
+}
+
+fn record_placements(
+    pass: Pass,
+    mut texts: ResMut<'_, PassTexts>,
+    status: &PlanStatus,
+    names: &NodeNames,
+    backends: &Backends,
+    placements: &PlacementsRef<'_, '_>,
+) {
+    if !ran(status, pass) {
+        return;
+    }
+    texts.placements.resize(names.0.len(), None);
+    let mut text = String::new();
+    for i in 0..names.0.len() {
+        let now = placements.get(i);
+        if now != texts.placements[i] {
+            let (place, cause) = now.map_or(("nowhere", Cause::Undecided), |(b, cause)| (backends.0[b].name(), cause));
+            let _ = writeln!(text, "{} -> {place} [{cause}]", names.0[i]);
+            texts.placements[i] = now;
+        }
+    }
+    texts.texts.push((pass, text));
+}
+
+fn record_split(
+    status: Res<'_, PlanStatus>,
+    names: Res<'_, NodeNames>,
+    backends: Res<'_, Backends>,
+    splits: Res<'_, Splits>,
+    copies: Res<'_, Copies>,
+    mut texts: ResMut<'_, PassTexts>,
+) {
+    if !ran(&status, Pass::Split) {
+        return;
+    }
+    let mut text = String::new();
+    for (index, split) in splits.0.iter().enumerate() {
+        let _ = write!(text, "{index} {}:", backends.0[split.backend as usize].name());
+        for &node in &split.nodes {
+            let _ = write!(text, " {}", names.0[node as usize]);
+        }
+        text.push('\n');
+        for &copy in &split.inputs {
+            let _ = writeln!(text, "  copies {}", names.0[copies.0[copy as usize].source as usize]);
+        }
+    }
+    texts.texts.push((Pass::Split, text));
+}
+
+fn item_name(holds: Holds, slot: u32, names: &NodeNames, backends: &Backends, copies: &Copies) -> String {
+    match holds {
+        Holds::Node(node) if slot == 0 => names.0[node as usize].to_string(),
+        Holds::Node(node) => format!("{}#{slot}", names.0[node as usize]),
+        Holds::Copy(copy) => {
+            let record = copies.0[copy as usize];
+            let backend = backends.0[record.backend as usize].name();
+            format!("{backend}#{}#{slot}", names.0[record.source as usize])
+        }
+    }
+}
+
+fn record_liveness(
+    status: Res<'_, PlanStatus>,
+    names: Res<'_, NodeNames>,
+    backends: Res<'_, Backends>,
+    copies: Res<'_, Copies>,
+    live: Res<'_, Live>,
+    mut texts: ResMut<'_, PassTexts>,
+) {
+    if !ran(&status, Pass::Liveness) {
+        return;
+    }
+    let name = |item: u32| {
+        let item = &live.items[item as usize];
+        item_name(item.holds, item.slot, &names, &backends, &copies)
+    };
+    let mut text = String::new();
+    for (i, item) in live.items.iter().enumerate() {
+        let own = name(crate::columns::index_u32(i));
+        let _ = write!(text, "{own}: {} bytes, steps {}..={}", item.size_bytes, item.first, item.last);
+        if let Some(operand) = item.in_place_of {
+            let _ = write!(text, ", in place of {}", name(operand));
+        }
+        text.push('\n');
+    }
+    texts.texts.push((Pass::Liveness, text));
+}
+
+fn record_allocate(
+    status: Res<'_, PlanStatus>,
+    names: Res<'_, NodeNames>,
+    backends: Res<'_, Backends>,
+    copies: Res<'_, Copies>,
+    live: Res<'_, Live>,
+    allocated: Res<'_, Allocated>,
+    mut texts: ResMut<'_, PassTexts>,
+) {
+    if !ran(&status, Pass::Allocate) {
+        return;
+    }
+    let mut text = String::new();
+    for (index, buffer) in allocated.buffers.iter().enumerate() {
+        let kind = &live.arenas[buffer.arena as usize].buffer_type;
+        let _ = writeln!(text, "buffer {index} {kind}: {} bytes", buffer.size_bytes);
+    }
+    for item in &live.items {
+        let place = allocated.places[item.block as usize];
+        let name = item_name(item.holds, item.slot, &names, &backends, &copies);
+        let _ = writeln!(text, "{name} at {}+{}", place.buffer, place.offset_bytes);
+    }
+    let _ = writeln!(text, "planned {} bytes, lower bound {}", allocated.planned_bytes(), allocated.lower_bound_bytes);
+    texts.texts.push((Pass::Allocate, text));
+}
+
+fn record_publish(
+    status: Res<'_, PlanStatus>,
+    planning: Res<'_, Planning>,
+    graphs: Query<'_, '_, &GraphPlan>,
+    mut texts: ResMut<'_, PassTexts>,
+) {
+    if !ran(&status, Pass::Publish) {
+        return;
+    }
+    let Ok(graph) = graphs.get(planning.0) else { return };
+    texts.texts.push((Pass::Publish, steps_text(&graph.plan)));
+}
+
+fn steps_text(plan: &Plan) -> String {
+    let mut text = String::new();
+    let name = |b: u32| &plan.backends[b as usize].name;
+    for (slot, program) in plan.programs.iter().enumerate() {
+        if plan.programs.len() > 1 {
+            let _ = writeln!(text, "slot {slot}");
+        }
+        for (index, step) in program.steps.iter().enumerate() {
+            let _ = match step {
+                Step::Copy { copy, split, from_backend, .. } => {
+                    let source = plan.copies[*copy as usize].source;
+                    let (from, to) = (name(*from_backend), name(plan.splits[*split as usize].backend));
+                    writeln!(text, "{index} copy {} {from} -> {to}", plan.nodes[source as usize].name)
+                }
+                Step::Launch { split } => {
+                    writeln!(text, "{index} launch {split} on {}", name(plan.splits[*split as usize].backend))
+                }
+                Step::Record { backend, event } => writeln!(text, "{index} record {event} on {}", name(*backend)),
+                Step::Wait { backend, event, of } => {
+                    writeln!(text, "{index} wait on {} for {event} of {}", name(*backend), name(*of))
+                }
+            };
+        }
+    }
+    text
+}

@@ -1,0 +1,395 @@
+//! The walk over a program: which bytes hold what, who may touch them, and in which order.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use entensor_components::TensorRef;
+
+use super::{Violation, backend_name};
+use crate::plan::{Held, Plan, Program, Step};
+
+/// What a range of bytes holds: bytes of a root, as they were after so many writes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Content {
+    root: u32,
+    version: u32,
+    /// Byte of the root that the range starts with.
+    root_byte: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Segment {
+    end: u64,
+    content: Option<Content>,
+    /// Queue and step of the last write.
+    writer: Option<(u32, usize)>,
+    /// Queue and step of reads since.
+    readers: Vec<(u32, usize)>,
+}
+
+/// The bytes of one memory as disjoint segments.
+#[derive(Default)]
+struct Bytes(BTreeMap<u64, Segment>);
+
+impl Bytes {
+    /// Cuts segments so that one starts at `at`.
+    fn cut(&mut self, at: u64) {
+        let Some((&start, segment)) = self.0.range_mut(..at).next_back() else { return };
+        if segment.end <= at {
+            return;
+        }
+        let mut tail = segment.clone();
+        segment.end = at;
+        if let Some(content) = &mut tail.content {
+            content.root_byte += at - start;
+        }
+        self.0.insert(at, tail);
+    }
+
+    /// Makes `start..end` consist of whole segments, filling holes with unknown bytes, and visits them.
+    fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(u64, &mut Segment)) {
+        self.cut(start);
+        self.cut(end);
+        let mut at = start;
+        let mut holes = Vec::new();
+        for (&s, segment) in self.0.range(start..end) {
+            if s > at {
+                holes.push((at, s));
+            }
+            at = segment.end;
+        }
+        if at < end {
+            holes.push((at, end));
+        }
+        for (s, e) in holes {
+            self.0.insert(s, Segment { end: e, content: None, writer: None, readers: Vec::new() });
+        }
+        for (&s, segment) in self.0.range_mut(start..end) {
+            each(s, segment);
+        }
+    }
+}
+
+/// What each queue knows to be finished of each other queue: the last step, per pair.
+struct Clocks {
+    known: Vec<Vec<Option<usize>>>,
+    events: Vec<Vec<Option<usize>>>,
+}
+
+impl Clocks {
+    fn knows(&self, queue: u32, other: (u32, usize)) -> bool {
+        queue == other.0 || self.known[queue as usize][other.0 as usize].is_some_and(|done| done >= other.1)
+    }
+
+    /// A synchronous step is finished for everybody; so is all that its queue knew.
+    fn finish(&mut self, queue: u32, step: usize) {
+        self.known[queue as usize][queue as usize] = Some(step);
+        let knows = self.known[queue as usize].clone();
+        for other in &mut self.known {
+            merge(other, &knows);
+        }
+    }
+}
+
+fn merge(into: &mut [Option<usize>], from: &[Option<usize>]) {
+    for (a, b) in into.iter_mut().zip(from) {
+        *a = (*a).max(*b);
+    }
+}
+
+struct Walk<'a> {
+    plan: &'a Plan,
+    memories: Vec<Bytes>,
+    clocks: Clocks,
+    /// Writes to each root so far.
+    versions: Vec<u32>,
+    violations: &'a mut Vec<Violation>,
+}
+
+/// Walks one slot's program and reports what goes wrong.
+pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut Vec<Violation>) {
+    let queues = plan.backends.len();
+    let mut walk = Walk {
+        plan,
+        memories: (0..plan.memory_count()).map(|_| Bytes::default()).collect(),
+        clocks: Clocks { known: vec![vec![None; queues]; queues], events: vec![Vec::new(); program.events as usize] },
+        versions: vec![0; plan.nodes.len()],
+        violations,
+    };
+    walk.place_existing(slot);
+    for (step, what) in program.steps.iter().enumerate() {
+        match what {
+            Step::Copy { copy, split, from, to, .. } => {
+                walk.copy(step, *copy, plan.splits[*split as usize].backend, from, to);
+            }
+            Step::Launch { split } => walk.launch(step, *split, program),
+            Step::Record { backend, event } => {
+                let mut seen = walk.clocks.known[*backend as usize].clone();
+                seen[*backend as usize] = Some(step);
+                walk.clocks.events[*event as usize] = seen;
+            }
+            Step::Wait { backend, event, .. } => {
+                let seen = walk.clocks.events[*event as usize].clone();
+                merge(&mut walk.clocks.known[*backend as usize], &seen);
+            }
+        }
+    }
+    walk.check_outputs(slot);
+}
+
+impl Walk<'_> {
+    /// Where a root lies in a slot: looked up in the plan's data, not through the planner's code.
+    fn home(&self, root: u32, slot: u32) -> Option<(u32, u64)> {
+        if let Some((buffer, offset)) = self.plan.nodes[root as usize].existing {
+            return Some((u32::try_from(self.plan.buffers.len()).ok()? + buffer, offset));
+        }
+        let mut found = self.plan.allocations.iter().filter(|a| a.held == Held::Node(root));
+        let first = found.clone().next()?;
+        let allocation = found.find(|a| a.slot == slot).unwrap_or(first);
+        Some((allocation.buffer, allocation.offset_bytes))
+    }
+
+    fn tag(&mut self, memory: u32, start: u64, bytes: u64, root: u32, version: u32, by: Option<(u32, usize)>) {
+        self.memories[memory as usize].visit(start, start + bytes, |at, segment| {
+            segment.content = Some(Content { root, version, root_byte: at - start });
+            segment.writer = by;
+            segment.readers.clear();
+        });
+    }
+
+    /// Before the first step: existing memory and inputs hold their tensors.
+    fn place_existing(&mut self, slot: u32) {
+        for (i, node) in self.plan.nodes.iter().enumerate() {
+            let i = u32::try_from(i).unwrap_or(u32::MAX);
+            if node.root == i && (node.existing.is_some() || node.flags.input) {
+                let Some((memory, offset)) = self.home(i, slot) else {
+                    self.violations.push(Violation::OutOfBounds { name: Arc::clone(&node.name) });
+                    continue;
+                };
+                self.tag(memory, offset, node.desc.size_bytes(), i, 0, None);
+            }
+        }
+    }
+
+    fn in_bounds(&mut self, name: &Arc<str>, tensor: &TensorRef) -> bool {
+        let memory = tensor.memory.0 as usize;
+        let size = match self.plan.buffers.get(memory) {
+            Some(buffer) => Some(buffer.size_bytes),
+            None => memory
+                .checked_sub(self.plan.buffers.len())
+                .and_then(|i| self.plan.existing.get(i))
+                .map(|buffer| buffer.size_bytes),
+        };
+        let end = tensor.desc.span_bytes().and_then(|span| span.checked_add(tensor.offset_bytes));
+        let fits = size.zip(end).is_some_and(|(size, end)| end <= size);
+        if !fits {
+            self.violations.push(Violation::OutOfBounds { name: Arc::clone(name) });
+        }
+        fits
+    }
+
+    /// Whether a backend can touch a memory of the run.
+    fn usable(&self, backend: u32, memory: u32) -> bool {
+        let capabilities = self.plan.backends[backend as usize].handle.capabilities();
+        match self.plan.buffers.get(memory as usize) {
+            Some(buffer) => {
+                let kind = &self.plan.backends[buffer.backend as usize].handle.capabilities().memory;
+                capabilities.reads.contains(kind)
+            }
+            None => {
+                let buffer = &self.plan.existing[memory as usize - self.plan.buffers.len()];
+                capabilities.can_use(&buffer.kind, buffer.opaque, &buffer.buffer_type)
+            }
+        }
+    }
+
+    /// A read must find the operand's bytes in the version that the order of creation gives it.
+    fn check_read(&mut self, reader: &Arc<str>, operand: u32, tensor: &TensorRef, by: Option<(u32, usize)>) {
+        let node = &self.plan.nodes[operand as usize];
+        let (root, version) = (node.root, self.versions[node.root as usize]);
+        let first_byte = node.offset_bytes;
+        if !self.in_bounds(&node.name, tensor) {
+            return;
+        }
+        let (start, end) = (tensor.offset_bytes, tensor.offset_bytes + tensor.desc.size_bytes());
+        let mut wrong = None;
+        let mut unordered = None;
+        let clocks = &self.clocks;
+        self.memories[tensor.memory.0 as usize].visit(start, end, |at, segment| {
+            let wanted = Content { root, version, root_byte: first_byte + (at - start) };
+            if segment.content != Some(wanted) {
+                wrong.get_or_insert(segment.content);
+            }
+            if let Some(by) = by {
+                if let Some(writer) = segment.writer.filter(|&w| !clocks.knows(by.0, w)) {
+                    unordered.get_or_insert(writer.0);
+                }
+                segment.readers.push(by);
+            }
+        });
+        if let Some(found) = wrong {
+            let found = match found {
+                None => "bytes that nobody wrote".into(),
+                Some(c) => {
+                    let name = &self.plan.nodes[c.root as usize].name;
+                    format!("byte {} of `{name}` after {} writes", c.root_byte, c.version)
+                }
+            };
+            let (node, operand) = (Arc::clone(reader), Arc::clone(&node.name));
+            self.violations.push(Violation::WrongBytes { node, operand, found });
+        }
+        if let (Some(other), Some(by)) = (unordered, by) {
+            self.unordered(by.1, reader, other);
+        }
+    }
+
+    fn unordered(&mut self, step: usize, name: &Arc<str>, other: u32) {
+        let other = backend_name(self.plan, other);
+        self.violations.push(Violation::Unordered { step, name: Arc::clone(name), other });
+    }
+
+    /// Everybody who touched the bytes must be finished before they are written.
+    fn check_write(&mut self, name: &Arc<str>, tensor: &TensorRef, by: (u32, usize)) -> bool {
+        if !self.in_bounds(name, tensor) {
+            return false;
+        }
+        let (start, end) = (tensor.offset_bytes, tensor.offset_bytes + tensor.desc.size_bytes());
+        let mut unordered = None;
+        let clocks = &self.clocks;
+        self.memories[tensor.memory.0 as usize].visit(start, end, |_, segment| {
+            for &other in segment.writer.iter().chain(&segment.readers) {
+                if !clocks.knows(by.0, other) {
+                    unordered.get_or_insert(other.0);
+                }
+            }
+        });
+        if let Some(other) = unordered {
+            self.unordered(by.1, name, other);
+        }
+        true
+    }
+
+    /// A copy carries whatever its source holds; whether that was right shows when the copy is read.
+    fn copy(&mut self, step: usize, copy: u32, backend: u32, from: &TensorRef, to: &TensorRef) {
+        let source = self.plan.copies[copy as usize].source;
+        let name = Arc::clone(&self.plan.nodes[source as usize].name);
+        self.birth(source, from);
+        self.check_read(&name, source, from, Some((backend, step)));
+        if !self.usable(backend, to.memory.0) {
+            let (node, backend) = (Arc::clone(&name), backend_name(self.plan, backend));
+            self.violations.push(Violation::UnusableMemory { node, backend, memory: to.memory.0 });
+        }
+        if from.desc != to.desc || !self.check_write(&name, to, (backend, step)) {
+            self.violations.push(Violation::WrongNode { node: name });
+            return;
+        }
+        let mut contents = Vec::new();
+        let (start, end) = (from.offset_bytes, from.offset_bytes + from.desc.size_bytes());
+        self.memories[from.memory.0 as usize]
+            .visit(start, end, |at, segment| contents.push((at - start, segment.end - start, segment.content)));
+        for (s, e, content) in contents {
+            self.memories[to.memory.0 as usize].visit(to.offset_bytes + s, to.offset_bytes + e, |at, segment| {
+                segment.content = content.map(|c| Content { root_byte: c.root_byte + (at - to.offset_bytes - s), ..c });
+                segment.writer = Some((backend, step));
+                segment.readers.clear();
+            });
+        }
+        // Copies are made by the host through blocking reads and writes.
+        self.clocks.finish(backend, step);
+    }
+
+    /// Scratch memory has no contents to lose: it is what it is from its first use.
+    fn birth(&mut self, node: u32, tensor: &TensorRef) {
+        let node = &self.plan.nodes[node as usize];
+        let root = &self.plan.nodes[node.root as usize];
+        let scratch =
+            root.existing.is_none() && !root.flags.input && root.op.row().kind == entensor_components::OpKind::None;
+        if scratch && self.versions[node.root as usize] == 0 {
+            let Some(start) = tensor.offset_bytes.checked_sub(node.offset_bytes) else { return };
+            let memory = &mut self.memories[tensor.memory.0 as usize];
+            let (index, end) = (node.root, start + root.desc.size_bytes());
+            memory.visit(start, end, |at, segment| {
+                segment.content = Some(Content { root: index, version: 0, root_byte: at - start });
+            });
+        }
+    }
+
+    fn launch(&mut self, step: usize, split: u32, program: &Program) {
+        let planned = &self.plan.splits[split as usize];
+        let desc = &program.splits[split as usize];
+        let by = (planned.backend, step);
+        for (k, &index) in planned.nodes.iter().enumerate() {
+            let node = &self.plan.nodes[index as usize];
+            let same = desc.nodes.get(k).filter(|d| {
+                d.op == node.op
+                    && d.output.desc == node.desc
+                    && d.operands.len() == node.sources.len()
+                    && d.operands.iter().zip(&node.sources).all(|(o, &s)| o.desc == self.plan.nodes[s as usize].desc)
+            });
+            let Some(run) = same else {
+                self.violations.push(Violation::WrongNode { node: Arc::clone(&node.name) });
+                continue;
+            };
+            for tensor in run.operands.iter().chain([&run.output]) {
+                if !self.usable(planned.backend, tensor.memory.0) {
+                    let (node, backend) = (Arc::clone(&node.name), backend_name(self.plan, planned.backend));
+                    self.violations.push(Violation::UnusableMemory { node, backend, memory: tensor.memory.0 });
+                }
+            }
+            for (operand, &source) in run.operands.iter().zip(&node.sources) {
+                self.birth(source, operand);
+                self.check_read(&node.name, source, operand, Some(by));
+            }
+            if !self.check_write(&node.name, &run.output, by) {
+                continue;
+            }
+            self.write(index, &run.output, by);
+        }
+        if !self.plan.backends[planned.backend as usize].handle.capabilities().asynchronous {
+            self.clocks.finish(planned.backend, step);
+        }
+    }
+
+    fn write(&mut self, index: u32, output: &TensorRef, by: (u32, usize)) {
+        let node = &self.plan.nodes[index as usize];
+        let root = node.root;
+        let version = self.versions[root as usize];
+        self.versions[root as usize] += 1;
+        if root == index {
+            self.tag(output.memory.0, output.offset_bytes, node.desc.size_bytes(), root, version + 1, Some(by));
+            return;
+        }
+        // A writer makes the whole root newer, the bytes that it leaves alone too.
+        let Some(start) = output.offset_bytes.checked_sub(node.offset_bytes) else { return };
+        let end = start + self.plan.nodes[root as usize].desc.size_bytes();
+        self.memories[output.memory.0 as usize].visit(start, end, |_, segment| {
+            if let Some(content) = &mut segment.content
+                && (content.root, content.version) == (root, version)
+            {
+                content.version += 1;
+                segment.writer = Some(by);
+                segment.readers.clear();
+            }
+        });
+    }
+
+    /// After the last step every output must still be there.
+    fn check_outputs(&mut self, slot: u32) {
+        for (i, node) in self.plan.nodes.iter().enumerate() {
+            if !node.flags.output {
+                continue;
+            }
+            let Some((memory, offset)) = self.home(node.root, slot) else {
+                self.violations.push(Violation::OutOfBounds { name: Arc::clone(&node.name) });
+                continue;
+            };
+            let tensor = TensorRef {
+                desc: node.desc,
+                memory: entensor_components::MemorySlot(memory),
+                offset_bytes: offset + node.offset_bytes,
+            };
+            let i = u32::try_from(i).unwrap_or(u32::MAX);
+            self.birth(i, &tensor);
+            self.check_read(&Arc::from("run"), i, &tensor, None);
+        }
+    }
+}

@@ -1,2 +1,30 @@
-//! Entensor.
+//! Entensor runs machine-learning graphs inside simulations and games. Tensors, buffers and splits are `bevy_ecs`
+//! entities; the scheduler's passes are ordered systems over their components; one graph may run across several
+//! backends.
+//!
+//! This crate is what users add: the graph builder ([`GraphBuilder`]), the [`Engine`] over a World that the caller may own,
+//! the backend [`Registry`] and the `.graph` text ([`graph_text`]). Model files are in `entensor-models`.
+//!
+//! See [`Engine`] for a first program.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod engine;
+mod error;
 pub mod graph_text;
+mod io;
+mod registry;
+
+pub use builder::{GraphBuilder, Tensor};
+pub use engine::{ArenaId, BufferId, Engine, EngineBuilder, Explanation, GraphId, TensorId};
+pub use entensor_components as components;
+pub use entensor_components::{
+    Backend, BackendError, BackendIndex, Cause, DType, ImportedBytes, Op, RopeMode, Shape, Strides, TensorDesc, Usage,
+};
+pub use entensor_systems as systems;
+pub use entensor_systems::{
+    Pass, PassTimings, Plan, PlanCounters, PlanError, PlanReason, PlanSalt, PlanSystems, Violation, planning,
+};
+pub use error::{BuildError, EngineError};
+pub use io::Element;
+pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};

@@ -153,7 +153,8 @@ fn allocations(plan: &Plan, live: &Live, allocated: &Allocated) -> Vec<Allocatio
 /// The steps of one slot's run, and its splits made ready.
 fn program(plan: &Plan, slot: u32) -> Result<Program, PlanError> {
     let locator = Locator::new(plan);
-    let mut program = Program { steps: Vec::new(), splits: Vec::new(), prepared: Vec::new(), events: 0 };
+    let homes = (0..index_u32(plan.nodes.len())).map(|node| locator.home(node, slot)).collect();
+    let mut program = Program { steps: Vec::new(), splits: Vec::new(), prepared: Vec::new(), events: 0, homes };
     let mut queue: Option<u32> = None;
     for (index, split) in plan.splits.iter().enumerate() {
         let index = index_u32(index);

@@ -15,7 +15,7 @@ const MAX_PLANS: usize = 64;
 
 /// What identifies a plan: compared in full, so two graphs never share one by accident.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct PlanKey(Vec<u64>);
+pub(crate) struct PlanKey(Vec<u64>);
 
 struct Kept {
     plan: Arc<Plan>,

@@ -184,6 +184,8 @@ pub struct Program {
     pub prepared: Vec<Box<dyn PreparedSplit>>,
     /// How many events a run records.
     pub events: u32,
+    /// Where each node lies in its own memory; `None` for memory that nothing allocates.
+    pub homes: Vec<Option<TensorRef>>,
 }
 
 /// A finished plan: immutable, shared by graphs that are planned alike, run by [`crate::compute`].
@@ -263,10 +265,10 @@ impl Plan {
         }
     }
 
-    /// Where a tensor lies in a slot's run, as its own backend sees it.
+    /// Where a node lies in a slot's run, in its own memory.
     #[must_use]
-    pub fn locate(&self, node: u32, slot: u32) -> Option<TensorRef> {
-        Locator::new(self).home(node, slot)
+    pub fn locate(&self, node: usize, slot: u32) -> Option<TensorRef> {
+        *self.programs.get(slot as usize)?.homes.get(node)?
     }
 }
 

@@ -12,9 +12,6 @@ use crate::simd::Level;
 /// Elements that kernels work on at a time: a whole number of blocks of every dtype, and a few KiB of first-level cache.
 pub(crate) const TILE: usize = 256;
 
-/// A tile of decoded elements.
-pub(crate) type Tile = [f32; TILE];
-
 /// A tensor of a program: layout and memory slot, all checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -55,13 +52,14 @@ impl Place {
             shape: [0; 4],
             strides: [0; 4],
         };
-        for axis in 0..4 {
+        for (axis, (&length, &stride)) in desc.shape.0.iter().zip(&desc.strides.0).enumerate() {
             // Axes may be too long to count only where another is 0, and then none of them is walked.
-            place.shape[axis] = small(desc.shape.0[axis].min(isize::MAX as u64))?;
+            place.shape[axis] = small(length.min(isize::MAX as u64))?;
             // A stride that is never taken can be anything.
-            place.strides[axis] = if desc.shape.0[axis] > 1 || axis == 0 { small(desc.strides.0[axis])? } else { 0 };
+            let taken = length > 1 && !empty;
+            place.strides[axis] = if taken || axis == 0 { small(stride)? } else { 0 };
         }
-        if place.row_units() == 1 {
+        if place.row_units() <= 1 {
             place.strides[0] = place.unit_bytes();
         }
         Some(place)
@@ -128,8 +126,9 @@ impl Place {
 
     /// Whether no two elements can share a byte: every stride clears what the smaller ones span.
     pub(crate) fn is_injective(&self) -> bool {
-        let mut axes: Vec<(usize, usize)> =
-            (0..4).map(|axis| (self.strides[axis], if axis == 0 { self.row_units() } else { self.shape[axis] })).collect();
+        let mut axes: Vec<(usize, usize)> = (0..4)
+            .map(|axis| (self.strides[axis], if axis == 0 { self.row_units() } else { self.shape[axis] }))
+            .collect();
         axes.retain(|&(_, units)| units > 1);
         axes.sort_unstable();
         let mut span = self.unit_bytes();
@@ -147,7 +146,7 @@ impl Place {
         [i1, rest % self.shape[2], rest / self.shape[2]]
     }
 
-    /// The first `halves` or second half of every row.
+    /// The first or second half of every row.
     pub(crate) fn half_rows(&self, second: bool) -> Self {
         let mut half = *self;
         half.shape[0] /= 2;
@@ -496,7 +495,7 @@ mod tests {
         assert!(rows.is_injective());
         assert!(!place([3, 2, 1, 1], [4, 8, 0, 0]).is_injective());
         assert!(!place([3, 2, 1, 1], [4, 0, 0, 0]).is_injective());
-        assert!(place([3, 2, 1, 1], [8, 4, 0, 0]).is_packed() == false);
+        assert!(!place([3, 2, 1, 1], [8, 4, 0, 0]).is_packed());
         assert_eq!(place([0, 2, 1, 1], [4, 0, 0, 0]).region().end, 8);
     }
 }

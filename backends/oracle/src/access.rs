@@ -146,7 +146,11 @@ fn round_to_odd(v: f64) -> f32 {
     }
     // The neighbour on the other side of `v` is odd, since `nearest` is even.
     let away = i32::from(v.abs() > back.abs()) * 2 - 1;
-    if nearest == 0.0 { f32::MIN_POSITIVE.copysign(nearest) } else { f32::from_bits(nearest.to_bits().wrapping_add_signed(away)) }
+    if nearest == 0.0 {
+        f32::MIN_POSITIVE.copysign(nearest)
+    } else {
+        f32::from_bits(nearest.to_bits().wrapping_add_signed(away))
+    }
 }
 
 #[cfg(test)]

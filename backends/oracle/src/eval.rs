@@ -154,10 +154,8 @@ fn get_rows(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, Back
 fn set_rows(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
     let (target, source, ids) = (&operands[0], &operands[1], &operands[2]);
     let checked = checked_ids(node, ids, target.desc.shape.0[1])?;
-    let written = rows(source.desc.shape).map(|at| RowValues {
-        at: [checked[position(ids.desc.shape, at)], at[1], at[2]],
-        values: source.row(at),
-    });
+    let written = rows(source.desc.shape)
+        .map(|at| RowValues { at: [checked[position(ids.desc.shape, at)], at[1], at[2]], values: source.row(at) });
     Ok(Evaluated::Rows(written.collect()))
 }
 

@@ -91,8 +91,12 @@ impl Tiling {
 
 /// One kind of product: which level method it is.
 trait Product {
-    fn dots<L: Level, const M: usize, const N: usize>(level: L, k: usize, w: [&[u8]; M], x: [&[u8]; N])
-    -> [[f32; N]; M];
+    fn dots<L: Level, const M: usize, const N: usize>(
+        level: L,
+        k: usize,
+        w: [&[u8]; M],
+        x: [&[u8]; N],
+    ) -> [[f32; N]; M];
 }
 
 macro_rules! product {

@@ -11,9 +11,9 @@ mod norm;
 mod rope;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
-pub(crate) use elementwise::{Binary, Unary, UnaryOp, BinaryOp};
+pub(crate) use elementwise::{Binary, BinaryOp, Unary, UnaryOp};
 pub(crate) use ids::{BadId, CheckIds, GetRows, SetRows};
-pub(crate) use matmul::{MulMat, Quantize};
+pub(crate) use matmul::{MulMat, Quantize, Tiling};
 pub(crate) use norm::{RmsNorm, SoftMax, SumRows};
 pub(crate) use rope::{Rope, RopeTable};
 

@@ -141,9 +141,10 @@ impl Scores {
         let mut tile = [0.0; TILE];
         for (start, len) in whole(self.x.len()).tiles() {
             self.load(level, start, &mut tile[..len]);
-            // Lanes beyond the end hold scores of this row, or the zeros of a first tile, which must not count.
-            tile[len..].fill(f32::NEG_INFINITY);
-            for eight in tile[..len.next_multiple_of(LANES)].as_chunks::<LANES>().0 {
+            // Lanes beyond the end must not count.
+            let end = len.next_multiple_of(LANES);
+            tile[len..end].fill(f32::NEG_INFINITY);
+            for eight in tile[..end].as_chunks::<LANES>().0 {
                 for (lane, &v) in lanes.iter_mut().zip(eight) {
                     *lane = if v > *lane { v } else { *lane };
                 }
@@ -177,9 +178,10 @@ impl SoftMax {
         let mut tile = [0.0; TILE];
         for piece in self.grid.chunk(chunk) {
             let at = self.out.row_at(piece.row);
-            let mask = self.mask.as_ref().map(|place| {
-                bases.tensor(place).row([at[0], at[1] % place.shape[2], at[2] % place.shape[3]])
-            });
+            let mask = self
+                .mask
+                .as_ref()
+                .map(|place| bases.tensor(place).row([at[0], at[1] % place.shape[2], at[2] % place.shape[3]]));
             let scores = Scores { x: x.row(at), mask, scale: self.scale };
             // SAFETY: the row belongs to this chunk.
             let out = unsafe { out.row_mut(at) };

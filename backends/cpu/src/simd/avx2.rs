@@ -11,7 +11,8 @@ pub(crate) struct Avx2(());
 
 impl Avx2 {
     pub(crate) fn detect() -> Option<Self> {
-        let has = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let has =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         has.then_some(Self(()))
     }
 }
@@ -84,9 +85,8 @@ unsafe fn dots_plain<const M: usize, const N: usize, const W_BYTES: usize>(
         let mut eight = [_mm256_setzero_ps(); M];
         for (eight, w) in eight.iter_mut().zip(&w) {
             // SAFETY: the caller promises `k` elements a row, of `W_BYTES` bytes each.
-            *eight = unsafe {
-                if W_BYTES == 4 { load_f32(w.as_ptr(), start, k) } else { load_f16(w.as_ptr(), start, k) }
-            };
+            *eight =
+                unsafe { if W_BYTES == 4 { load_f32(w.as_ptr(), start, k) } else { load_f16(w.as_ptr(), start, k) } };
         }
         for (j, x) in x.iter().enumerate() {
             // SAFETY: the caller promises `k` elements a row.
@@ -206,17 +206,19 @@ unsafe fn quantize(x: &[f32], row: *mut u8) {
         let most = _mm_cvtsi128_si32(_mm_max_epi32(most, _mm_shuffle_epi32::<0b10_11_00_01>(most)));
         let largest = f32::from_bits(most.cast_unsigned());
         let scale = largest / 127.0;
-        // NaN and infinity are the largest magnitudes of all when compared as integers.
-        let (scale, inverse, sum) = if largest < f32::INFINITY {
-            let inverse = if scale < f32::MIN_POSITIVE { 0.0 } else { 1.0 / scale };
+        // NaN and infinity are the largest magnitudes of all when compared as integers; their block gets no quants.
+        let finite = largest < f32::INFINITY;
+        let (scale, sum) = if finite {
             // One order of adding for all levels: lanes down the block, then pairwise.
             let lanes = _mm256_add_ps(_mm256_add_ps(_mm256_add_ps(v[0], v[1]), v[2]), v[3]);
-            (scale, inverse, sum_lanes(lanes))
+            (scale, sum_lanes(lanes))
         } else {
-            (f32::NAN, 0.0, f32::NAN)
+            (f32::NAN, f32::NAN)
         };
+        let keep = _mm256_set1_epi32(-i32::from(finite));
+        let inverse = if scale < f32::MIN_POSITIVE { 0.0 } else { 1.0 / scale };
         let inverse = _mm256_set1_ps(inverse);
-        let q = v.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, inverse)));
+        let q = v.map(|v| _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v, inverse)), keep));
         // Packing works within halves, so the eight groups of four come out as 0 2 4 6 1 3 5 7.
         let words = [_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])];
         let bytes = _mm256_packs_epi16(words[0], words[1]);

@@ -102,7 +102,8 @@ impl Level for Portable {
             let mut sum = 0.0;
             let blocks = w.as_chunks::<34>().0.iter().zip(x[..k].as_chunks::<BLOCK>().0);
             for (b, (w, q)) in blocks.enumerate() {
-                let products = w[2..].iter().zip(q).map(|(&w, &q)| i32::from(w.cast_signed()) * i32::from(q.cast_signed()));
+                let products =
+                    w[2..].iter().zip(q).map(|(&w, &q)| i32::from(w.cast_signed()) * i32::from(q.cast_signed()));
                 let dot: i32 = products.sum();
                 sum += dot as f32 * (read_f16(w, 0) * read_f32(&x[k..], 2 * b));
             }

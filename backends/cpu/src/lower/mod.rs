@@ -1,0 +1,189 @@
+//! From a split's nodes to steps: checked places, kernels with fixed chunk grids, and which steps must be complete
+//! before each may start.
+
+mod hazards;
+mod nodes;
+
+use std::sync::Arc;
+
+use entensor_components::{BackendError, DType, NodeDesc, OpDesc, SplitDesc, Support, TensorDesc};
+use smallvec::SmallVec;
+
+use crate::{
+    bind::SlotUse,
+    kernels::Kernel,
+    support::support,
+    tensor::{Place, Region},
+};
+
+/// One kernel of a program.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) kernel: Kernel,
+    pub(crate) chunks: usize,
+    /// All steps before this one must be complete when the step starts.
+    pub(crate) after: usize,
+    /// The node it belongs to.
+    pub(crate) node: usize,
+}
+
+/// A split, ready to run on any memories that are large enough.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) names: Vec<Arc<str>>,
+    pub(crate) uses: Vec<SlotUse>,
+    /// Slots that a run is given; work memory comes behind them.
+    pub(crate) slots: usize,
+    /// Bytes of each region of work memory.
+    pub(crate) work_bytes: Vec<usize>,
+    /// What a run costs, in bytes moved or as much arithmetic.
+    pub(crate) cost: usize,
+}
+
+/// Regions of work memory. Nodes reuse them one after the other; the hazards between steps keep them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Activations, rounded or packed.
+    Activations,
+    /// Weights, packed.
+    Weights,
+    /// Sines and cosines.
+    Angles,
+    /// The n-th operand, where it shares bytes with the result in a way that kernels cannot follow.
+    Operand(usize),
+}
+
+impl Work {
+    fn index(self) -> usize {
+        match self {
+            Self::Activations => 0,
+            Self::Weights => 1,
+            Self::Angles => 2,
+            Self::Operand(operand) => 3 + operand,
+        }
+    }
+}
+
+/// Which angles lie in work memory.
+#[derive(Debug, PartialEq)]
+struct AnglesKey {
+    positions: Place,
+    factors: Option<Place>,
+    pairs: usize,
+    base: f32,
+    freq_scale: f32,
+}
+
+/// A program in the making.
+pub(crate) struct Builder {
+    program: Program,
+    hazards: hazards::Hazards,
+    /// Whose rows lie in [`Work::Activations`], and whether they are rounded.
+    activations: Option<(Place, bool)>,
+    angles: Option<AnglesKey>,
+    node: usize,
+}
+
+/// Lowers a split.
+pub(crate) fn lower(split: &SplitDesc) -> Result<Program, BackendError> {
+    let slots = split.memory_slots as usize;
+    let program = Program {
+        steps: Vec::with_capacity(split.nodes.len()),
+        names: split.nodes.iter().map(|node| Arc::clone(&node.name)).collect(),
+        uses: Vec::new(),
+        slots,
+        work_bytes: Vec::new(),
+        cost: 0,
+    };
+    let mut builder =
+        Builder { program, hazards: hazards::Hazards::default(), activations: None, angles: None, node: 0 };
+    for (index, node) in split.nodes.iter().enumerate() {
+        builder.node = index;
+        builder.lower_node(node)?;
+    }
+    Ok(builder.program)
+}
+
+fn refused(node: &NodeDesc, reason: impl Into<String>) -> BackendError {
+    BackendError::UnsupportedNode { node: Arc::clone(&node.name), op: node.op.row().name, reason: reason.into() }
+}
+
+impl Builder {
+    /// Checks a node, notes what it uses, copies operands that the result would overwrite too early, and lowers the op.
+    fn lower_node(&mut self, node: &NodeDesc) -> Result<(), BackendError> {
+        let descs: SmallVec<[TensorDesc; 4]> = node.operands.iter().map(|o| o.desc).collect();
+        let desc = OpDesc { op: &node.op, output: node.output.desc, operands: &descs };
+        if let Support::No(reason) = support(&desc) {
+            return Err(refused(node, reason));
+        }
+        let row = node.op.row();
+        if row.writes.is_some_and(|written| node.operands[written] != node.output) {
+            return Err(refused(node, "the result of a writer must be its target"));
+        }
+        let slots = self.program.slots;
+        let place = |tensor| {
+            let place = Place::new(tensor).ok_or_else(|| refused(node, "a tensor's end overflows"))?;
+            if place.slot < slots {
+                Ok(place)
+            } else {
+                Err(refused(node, "a memory slot that the split does not have"))
+            }
+        };
+        let out = place(&node.output)?;
+        SlotUse::note(&mut self.program.uses, &out, true);
+        let mut operands: SmallVec<[Place; 4]> = SmallVec::new();
+        for tensor in &node.operands {
+            let operand = place(tensor)?;
+            SlotUse::note(&mut self.program.uses, &operand, false);
+            operands.push(operand);
+        }
+        for (index, operand) in operands.iter_mut().enumerate() {
+            let taken_over = *operand == out && row.overwrites.contains(&index);
+            if row.writes != Some(index) && !taken_over && operand.region().overlaps(&out.region()) {
+                let copy = self.work(Work::Operand(index), operand.dtype, operand.shape)?;
+                self.copy_rows(*operand, copy);
+                *operand = copy;
+            }
+        }
+        self.lower_op(&node.op, &operands, out)
+    }
+
+    /// A packed place in work memory.
+    fn work(&mut self, region: Work, dtype: DType, shape: [usize; 4]) -> Result<Place, BackendError> {
+        let index = region.index();
+        let place = Place::packed(self.program.slots + index, dtype, shape)
+            .ok_or(BackendError::OutOfMemory { size_bytes: u64::MAX })?;
+        let sizes = &mut self.program.work_bytes;
+        if sizes.len() <= index {
+            sizes.resize(index + 1, 0);
+        }
+        sizes[index] = sizes[index].max(place.region().end);
+        Ok(place)
+    }
+
+    /// Appends a step. `cost` is for the whole step, in bytes moved or as much arithmetic.
+    fn push(&mut self, kernel: Kernel, chunks: usize, reads: &[Place], write: Option<&Place>, cost: usize) {
+        if chunks == 0 {
+            return;
+        }
+        let write = write.map(Place::region);
+        let after = self.hazards.note(reads.iter().map(Place::region), write);
+        if let Some(write) = write {
+            self.forget(&write);
+        }
+        self.program.steps.push(Step { kernel, chunks, after, node: self.node });
+        self.program.cost = self.program.cost.saturating_add(cost);
+    }
+
+    /// What was derived from bytes that are written now is no longer true.
+    fn forget(&mut self, write: &Region) {
+        if self.activations.is_some_and(|(of, _)| of.region().overlaps(write)) {
+            self.activations = None;
+        }
+        let stale = |of: &Place| of.region().overlaps(write);
+        if self.angles.as_ref().is_some_and(|key| stale(&key.positions) || key.factors.as_ref().is_some_and(stale)) {
+            self.angles = None;
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Every level against the codecs' meaning, and against each other.
+
+use entensor_components::{DType, codec};
+
+use super::*;
+
+/// Values with structure and noise, no dependency needed.
+fn noise(seed: u32, len: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (f64::from(state) / f64::from(u32::MAX) * 4.0 - 2.0) as f32
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn encode(dtype: DType, x: &[f32]) -> Vec<u8> {
+    let mut bytes = vec![0; dtype.row_bytes(x.len() as u64).expect("whole blocks") as usize];
+    (dtype.row().quantize)(x, &mut bytes);
+    bytes
+}
+
+fn activations<L: Level>(level: L, dtype: DType, x: &[f32]) -> Vec<u8> {
+    if !dtype.is_block() {
+        return encode(DType::F32, x);
+    }
+    let mut row = vec![0xaa; quantized_row_bytes(x.len())];
+    level.quantize(x, &mut row);
+    row
+}
+
+/// What the rounded activations stand for.
+fn rounded(row: &[u8], k: usize) -> Vec<f32> {
+    let float = |at: usize| f32::from_le_bytes(row[at..at + 4].try_into().expect("4 bytes"));
+    (0..k).map(|i| f32::from(row[i].cast_signed()) * float(k + i / BLOCK * 8)).collect()
+}
+
+fn dots<L: Level, const M: usize, const N: usize>(
+    level: L,
+    dtype: DType,
+    k: usize,
+    w: [&[u8]; M],
+    x: [&[u8]; N],
+) -> [[f32; N]; M] {
+    match dtype {
+        DType::F32 => level.dots_f32(k, w, x),
+        DType::F16 => level.dots_f16(k, w, x),
+        DType::Q4_1 => level.dots_q4_1(k, w, x),
+        DType::Q8_0 => level.dots_q8_0(k, w, x),
+        DType::I32 => unreachable!("no products of integers"),
+    }
+}
+
+fn check_level<L: Level>(level: L) {
+    for dtype in [DType::F32, DType::F16, DType::Q4_1, DType::Q8_0] {
+        for k in [0, 1, 7, 8, 9, 31, 32, 33, 64, 96, 255, 256, 576, 1536] {
+            if dtype.row_bytes(k as u64).is_none() {
+                continue;
+            }
+            let weights: [Vec<u8>; 4] = std::array::from_fn(|i| encode(dtype, &noise(i as u32 + 1, k)));
+            let x: [Vec<f32>; 4] = std::array::from_fn(|j| noise(j as u32 + 100, k));
+            let rows: [Vec<u8>; 4] = std::array::from_fn(|j| activations(level, dtype, &x[j]));
+            let (w, r) = (weights.each_ref().map(|w| &w[..]), rows.each_ref().map(|r| &r[..]));
+            let tile = dots::<L, 4, 4>(level, dtype, k, w, r);
+            for i in 0..4 {
+                for j in 0..4 {
+                    assert_eq!(
+                        dots(level, dtype, k, [w[i]], [r[j]])[0][0].to_bits(),
+                        tile[i][j].to_bits(),
+                        "tiling shows"
+                    );
+                    let exact = codec::dot(dtype, w[i], &x[j]);
+                    // Rounding moves each activation by half a step, against weights of at most 2.1.
+                    let (close, near) = if dtype.is_block() {
+                        let rounded = rounded(&rows[j], k);
+                        let moved: f64 = x[j].iter().zip(&rounded).map(|(a, b)| f64::from((a - b).abs())).sum();
+                        (1e-6 * (1.0 + k as f64), 2.1 * moved)
+                    } else {
+                        (1e-6 * (1.0 + k as f64), 0.0)
+                    };
+                    let error = (f64::from(tile[i][j]) - exact).abs();
+                    assert!(error <= close + near, "{dtype} k={k}: {} instead of {exact}", tile[i][j]);
+                }
+            }
+        }
+    }
+}
+
+fn check_quantize<L: Level>(level: L) {
+    let mut x = noise(7, 4 * BLOCK);
+    x[..BLOCK].fill(0.0);
+    x[BLOCK] = f32::NAN;
+    x[2 * BLOCK] = f32::NEG_INFINITY;
+    let row = activations(level, DType::Q8_0, &x);
+    assert_eq!(row[..x.len() + 4 * 8], activations(Portable, DType::Q8_0, &x)[..x.len() + 4 * 8], "levels agree");
+    let rounded = rounded(&row, x.len());
+    assert!(rounded[..BLOCK].iter().all(|&v| v == 0.0));
+    assert!(rounded[BLOCK..3 * BLOCK].iter().all(|v| v.is_nan()));
+    let step = x[3 * BLOCK..].iter().fold(0.0_f32, |m, v| m.max(v.abs())) / 127.0;
+    for (a, b) in x[3 * BLOCK..].iter().zip(&rounded[3 * BLOCK..]) {
+        assert!((a - b).abs() <= 0.5001 * step);
+    }
+}
+
+fn check_f16<L: Level>(level: L) {
+    let mut x = noise(3, 37);
+    x[..6].copy_from_slice(&[f32::INFINITY, f32::NAN, 65_519.9, 65_520.0, 1.0 + 1.0 / 2048.0, -1e-7]);
+    let mut bytes = vec![0; x.len() * 2];
+    level.encode_f16(&x, &mut bytes);
+    let mut back = vec![0.0; x.len()];
+    level.decode_f16(&bytes, &mut back);
+    for (x, back) in x.iter().zip(back) {
+        let expected = half::f16::from_f32(*x).to_f32();
+        assert!(back == expected || (back.is_nan() && expected.is_nan()), "{x} became {back}");
+    }
+}
+
+#[test]
+fn the_portable_level_computes_what_the_codecs_say() {
+    check_level(Portable);
+    check_quantize(Portable);
+    check_f16(Portable);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn avx2_computes_what_the_codecs_say() {
+    let Some(level) = Avx2::detect() else { return };
+    check_level(level);
+    check_quantize(level);
+    check_f16(level);
+}

@@ -1,0 +1,44 @@
+//! What the backend runs: the op table's rules, on every layout whose block rows are packed.
+
+use entensor_components::{OpDesc, OpKind, Support, TensorDesc};
+
+/// Whether a row of blocks lies in one piece, as every block codec needs it.
+fn blocks_are_packed(desc: &TensorDesc) -> bool {
+    !desc.dtype.is_block() || desc.is_row_packed() || desc.shape.0[0] <= desc.dtype.block_elements()
+}
+
+/// Whether the backend can run an op.
+pub(crate) fn support(op: &OpDesc<'_>) -> Support {
+    match op.op.kind() {
+        OpKind::None | OpKind::View | OpKind::Reshape | OpKind::Permute | OpKind::Transpose => {
+            return Support::no("leaves and view ops launch nothing");
+        }
+        OpKind::MulMat if !op.output.is_packed() => return Support::no("a result that is not packed"),
+        OpKind::Add
+        | OpKind::Mul
+        | OpKind::Scale
+        | OpKind::Relu
+        | OpKind::Silu
+        | OpKind::Swiglu
+        | OpKind::RmsNorm
+        | OpKind::SoftMax
+        | OpKind::MulMat
+        | OpKind::GetRows
+        | OpKind::SetRows
+        | OpKind::Cpy
+        | OpKind::Cont
+        | OpKind::Rope
+        | OpKind::Repeat
+        | OpKind::SumRows => {}
+    }
+    if !op.operands.iter().chain([&op.output]).all(blocks_are_packed) {
+        return Support::no("rows of blocks with gaps");
+    }
+    match op.op.result(op.operands) {
+        Err(error) => Support::no(error.to_string()),
+        Ok(result) if (result.desc.dtype, result.desc.shape) != (op.output.dtype, op.output.shape) => {
+            Support::no(format!("the result is {}, not {}", result.desc, op.output))
+        }
+        Ok(_) => Support::Yes,
+    }
+}

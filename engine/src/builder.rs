@@ -1,0 +1,356 @@
+//! The graph builder: shapes and dtypes are checked when a node is added, not when the graph runs.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use bevy_ecs::entity::Entity;
+use entensor_components::{BackendIndex, DType, Op, RopeMode, Shape, Strides, TensorDesc, TensorFlags};
+
+use crate::{engine::TensorId, error::BuildError};
+
+/// A tensor of a graph under construction. Cheap to copy; only its own builder understands it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    builder: u32,
+    pub(crate) index: u32,
+    /// Dtype, shape and strides.
+    pub desc: TensorDesc,
+}
+
+impl Tensor {
+    /// Elements per axis, fastest first.
+    #[must_use]
+    pub fn shape(&self) -> [u64; 4] {
+        self.desc.shape.0
+    }
+}
+
+pub(crate) enum Origin {
+    /// A leaf that exists already, shared between graphs.
+    Shared(Entity),
+    /// A tensor of this graph.
+    Own { op: Op, sources: Vec<u32>, root: Option<u32>, offset_bytes: u64 },
+}
+
+pub(crate) struct Node {
+    pub(crate) name: Arc<str>,
+    pub(crate) desc: TensorDesc,
+    pub(crate) origin: Origin,
+    pub(crate) flags: TensorFlags,
+    pub(crate) pin: Option<BackendIndex>,
+}
+
+/// Collects a graph. Nothing reaches the engine before [`crate::Engine::add_graph`].
+///
+/// Operands come in the order of ggml's constructors; shapes have the fastest axis first.
+///
+/// ```
+/// use entensor::{DType, GraphBuilder};
+///
+/// let mut g = GraphBuilder::new("example");
+/// let x = g.input("x", DType::F32, &[4, 2])?;
+/// let y = g.silu(x)?;
+/// let y = g.output("y", y)?;
+/// assert_eq!(y.shape(), [4, 2, 1, 1]);
+/// let wide = g.input("wide", DType::F32, &[5])?;
+/// assert!(g.add(x, wide).is_err());
+/// # Ok::<(), entensor::BuildError>(())
+/// ```
+pub struct GraphBuilder {
+    id: u32,
+    pub(crate) name: Arc<str>,
+    pub(crate) nodes: Vec<Node>,
+    names: HashSet<Arc<str>>,
+    pub(crate) copies: u32,
+    pub(crate) arena: Option<Entity>,
+}
+
+impl GraphBuilder {
+    /// An empty graph.
+    #[must_use]
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        // Builders are told apart so that a tensor of another is an error and not a wrong node.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { id, name: name.into(), nodes: Vec::new(), names: HashSet::new(), copies: 1, arena: None }
+    }
+
+    /// Keeps inputs, outputs and copies this many times, so that runs can overlap.
+    pub fn pipeline_copies(&mut self, copies: u32) -> &mut Self {
+        self.copies = copies.max(1);
+        self
+    }
+
+    /// Uses planned memory together with other graphs, one after the other; see [`crate::Engine::new_arena`].
+    pub fn share_arena(&mut self, arena: crate::ArenaId) -> &mut Self {
+        self.arena = Some(arena.0);
+        self
+    }
+
+    fn push(&mut self, node: Node) -> Result<Tensor, BuildError> {
+        if !self.names.insert(Arc::clone(&node.name)) {
+            return Err(BuildError::DuplicateName { graph: Arc::clone(&self.name), name: node.name });
+        }
+        // Planning checks the same bound; a builder never comes near it.
+        let index = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        let tensor = Tensor { builder: self.id, index, desc: node.desc };
+        self.nodes.push(node);
+        Ok(tensor)
+    }
+
+    fn leaf(&mut self, name: &str, dtype: DType, dims: &[u64], flags: TensorFlags) -> Result<Tensor, BuildError> {
+        let name: Arc<str> = name.into();
+        let too_many = entensor_components::ShapeError::TooManyAxes { rank: dims.len() };
+        let desc = Shape::new(dims).ok_or(too_many).and_then(|shape| TensorDesc::packed(dtype, shape));
+        let fail = |source| BuildError::Leaf { graph: Arc::clone(&self.name), leaf: Arc::clone(&name), source };
+        let desc = desc.map_err(fail)?;
+        let origin = Origin::Own { op: Op::None {}, sources: Vec::new(), root: None, offset_bytes: 0 };
+        self.push(Node { name, desc, origin, flags, pin: None })
+    }
+
+    /// A tensor that the user writes before each run.
+    ///
+    /// # Errors
+    /// A shape that cannot exist, or a name that is taken.
+    pub fn input(&mut self, name: &str, dtype: DType, dims: &[u64]) -> Result<Tensor, BuildError> {
+        self.leaf(name, dtype, dims, TensorFlags { input: true, output: false })
+    }
+
+    /// Planned memory without contents: a target of `set_rows` or `cpy`.
+    ///
+    /// # Errors
+    /// As [`Self::input`].
+    pub fn scratch(&mut self, name: &str, dtype: DType, dims: &[u64]) -> Result<Tensor, BuildError> {
+        self.leaf(name, dtype, dims, TensorFlags::default())
+    }
+
+    /// A tensor that exists already: weights, a cache.
+    ///
+    /// # Errors
+    /// A name that is taken: the same tensor needs to be added only once.
+    pub fn shared(&mut self, tensor: &TensorId) -> Result<Tensor, BuildError> {
+        self.push(Node {
+            name: Arc::clone(&tensor.name),
+            desc: tensor.desc,
+            origin: Origin::Shared(tensor.entity),
+            flags: TensorFlags::default(),
+            pin: None,
+        })
+    }
+
+    /// Any op of the table.
+    ///
+    /// # Errors
+    /// When the op does not fit its operands.
+    pub fn op(&mut self, op: Op, operands: &[Tensor]) -> Result<Tensor, BuildError> {
+        let name = format!("{}_{}", op.kind().name(), self.nodes.len());
+        self.named(&name, op, operands)
+    }
+
+    /// Any op of the table, under a name of the user's.
+    ///
+    /// # Errors
+    /// When the op does not fit its operands, or the name is taken.
+    pub fn named(&mut self, name: &str, op: Op, operands: &[Tensor]) -> Result<Tensor, BuildError> {
+        let node: Arc<str> = name.into();
+        if let Some(operand) = operands.iter().position(|t| t.builder != self.id) {
+            return Err(BuildError::ForeignTensor { graph: Arc::clone(&self.name), node, operand });
+        }
+        let descs: Vec<TensorDesc> = operands.iter().map(|t| t.desc).collect();
+        let fail = |source| BuildError::Op { graph: Arc::clone(&self.name), node: Arc::clone(&node), source };
+        let result = op.result(&descs).map_err(fail)?;
+        let (root, offset_bytes) = match result.view {
+            Some(view) => {
+                let source = operands[view.operand].index;
+                let (root, base) = self.root_of(source);
+                (Some(root), base + view.offset_bytes)
+            }
+            None => (None, 0),
+        };
+        let sources = operands.iter().map(|t| t.index).collect();
+        let origin = Origin::Own { op, sources, root, offset_bytes };
+        self.push(Node { name: node, desc: result.desc, origin, flags: TensorFlags::default(), pin: None })
+    }
+
+    fn root_of(&self, index: u32) -> (u32, u64) {
+        match &self.nodes[index as usize].origin {
+            Origin::Own { root: Some(root), offset_bytes, .. } => (*root, *offset_bytes),
+            _ => (index, 0),
+        }
+    }
+
+    fn own(&mut self, tensor: Tensor) -> Result<&mut Node, BuildError> {
+        if tensor.builder != self.id {
+            let graph = Arc::clone(&self.name);
+            return Err(BuildError::ForeignTensor { node: Arc::clone(&graph), graph, operand: 0 });
+        }
+        Ok(&mut self.nodes[tensor.index as usize])
+    }
+
+    /// Names a tensor.
+    ///
+    /// # Errors
+    /// A name that is taken, or a tensor of another builder.
+    pub fn name(&mut self, name: &str, tensor: Tensor) -> Result<Tensor, BuildError> {
+        let name: Arc<str> = name.into();
+        let old = Arc::clone(&self.own(tensor)?.name);
+        if *old != *name && !self.names.insert(Arc::clone(&name)) {
+            return Err(BuildError::DuplicateName { graph: Arc::clone(&self.name), name });
+        }
+        self.own(tensor)?.name = Arc::clone(&name);
+        if *old != *name {
+            self.names.remove(&old);
+        }
+        Ok(tensor)
+    }
+
+    /// Names a tensor and keeps it to be read after the run.
+    ///
+    /// # Errors
+    /// As [`Self::name`].
+    pub fn output(&mut self, name: &str, tensor: Tensor) -> Result<Tensor, BuildError> {
+        let tensor = self.name(name, tensor)?;
+        self.own(tensor)?.flags.output = true;
+        Ok(tensor)
+    }
+
+    /// Wishes a tensor onto a backend.
+    ///
+    /// # Errors
+    /// A tensor of another builder.
+    pub fn pin(&mut self, tensor: Tensor, backend: BackendIndex) -> Result<Tensor, BuildError> {
+        self.own(tensor)?.pin = Some(backend);
+        Ok(tensor)
+    }
+
+    /// `a + b`, `b` repeated over `a`.
+    ///
+    /// # Errors
+    /// As [`Self::op`]; so for every op below.
+    pub fn add(&mut self, a: Tensor, b: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::Add {}, &[a, b])
+    }
+
+    /// `a · b`, `b` repeated over `a`.
+    pub fn mul(&mut self, a: Tensor, b: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::Mul {}, &[a, b])
+    }
+
+    /// `x · by`.
+    pub fn scale(&mut self, x: Tensor, by: f32) -> Result<Tensor, BuildError> {
+        self.op(Op::Scale { by }, &[x])
+    }
+
+    /// `max(x, 0)`.
+    pub fn relu(&mut self, x: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::Relu {}, &[x])
+    }
+
+    /// `x / (1 + exp(-x))`.
+    pub fn silu(&mut self, x: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::Silu {}, &[x])
+    }
+
+    /// `silu(gate) · value`.
+    pub fn swiglu(&mut self, gate: Tensor, value: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::Swiglu {}, &[gate, value])
+    }
+
+    /// Rows divided by the root of their mean square.
+    pub fn rms_norm(&mut self, x: Tensor, eps: f32) -> Result<Tensor, BuildError> {
+        self.op(Op::RmsNorm { eps }, &[x])
+    }
+
+    /// Softmax of the rows of `x · scale + mask`.
+    pub fn soft_max(&mut self, x: Tensor, mask: Option<Tensor>, scale: f32) -> Result<Tensor, BuildError> {
+        let op = Op::SoftMax { scale };
+        match mask {
+            Some(mask) => self.op(op, &[x, mask]),
+            None => self.op(op, &[x]),
+        }
+    }
+
+    /// `[k,m] × [k,n] → [m,n]`.
+    pub fn mul_mat(&mut self, weights: Tensor, x: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::MulMat {}, &[weights, x])
+    }
+
+    /// Rows of a table by index.
+    pub fn get_rows(&mut self, table: Tensor, ids: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::GetRows {}, &[table, ids])
+    }
+
+    /// Rows written into a target by index; the result is the target.
+    pub fn set_rows(&mut self, target: Tensor, rows: Tensor, ids: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::SetRows {}, &[target, rows, ids])
+    }
+
+    /// A copy into a target; the result is the target.
+    pub fn cpy(&mut self, source: Tensor, target: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::Cpy {}, &[source, target])
+    }
+
+    /// A packed copy.
+    pub fn cont(&mut self, x: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::Cont {}, &[x])
+    }
+
+    /// A window of a tensor's memory; packed unless strides in bytes are given.
+    pub fn view(
+        &mut self,
+        x: Tensor,
+        offset_bytes: u64,
+        shape: [u64; 4],
+        strides: Option<[u64; 4]>,
+    ) -> Result<Tensor, BuildError> {
+        let op = Op::View { offset: offset_bytes, shape: Shape(shape), strides: strides.map(Strides) };
+        self.op(op, &[x])
+    }
+
+    /// Packed memory under another shape.
+    pub fn reshape(&mut self, x: Tensor, shape: [u64; 4]) -> Result<Tensor, BuildError> {
+        self.op(Op::Reshape { shape: Shape(shape) }, &[x])
+    }
+
+    /// Axis i becomes axis `axes[i]`.
+    pub fn permute(&mut self, x: Tensor, axes: [u32; 4]) -> Result<Tensor, BuildError> {
+        self.op(Op::Permute { axes }, &[x])
+    }
+
+    /// Axes 0 and 1 swapped.
+    pub fn transpose(&mut self, x: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::Transpose {}, &[x])
+    }
+
+    /// Rotary position embedding of `n_dims` elements of each row (0 for all).
+    pub fn rope(
+        &mut self,
+        x: Tensor,
+        positions: Tensor,
+        factors: Option<Tensor>,
+        mode: RopeMode,
+        n_dims: u32,
+        base: f32,
+    ) -> Result<Tensor, BuildError> {
+        let op = Op::Rope { mode, n_dims, base, freq_scale: 1.0 };
+        match factors {
+            Some(factors) => self.op(op, &[x, positions, factors]),
+            None => self.op(op, &[x, positions]),
+        }
+    }
+
+    /// `x` repeated to a shape.
+    pub fn repeat(&mut self, x: Tensor, shape: [u64; 4]) -> Result<Tensor, BuildError> {
+        self.op(Op::Repeat { shape: Shape(shape) }, &[x])
+    }
+
+    /// The sum of each row.
+    pub fn sum_rows(&mut self, x: Tensor) -> Result<Tensor, BuildError> {
+        self.op(Op::SumRows {}, &[x])
+    }
+}

@@ -1,0 +1,215 @@
+//! What can go wrong at the façade. Inner errors say what; these add where.
+
+use std::sync::Arc;
+
+use entensor_components::{BackendError, DType, OpError, ParamError, Shape, ShapeError};
+use entensor_systems::{Pass, PlanError, Violation};
+
+use crate::registry::RegistryError;
+
+/// Why a graph could not be built. Nothing reaches a World before its shapes and dtypes fit.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The op does not fit its operands.
+    #[error("graph `{graph}`, node `{node}`: {source}")]
+    Op {
+        /// The graph.
+        graph: Arc<str>,
+        /// The node.
+        node: Arc<str>,
+        /// Why.
+        source: OpError,
+    },
+    /// A leaf that cannot exist.
+    #[error("graph `{graph}`, leaf `{leaf}`: {source}")]
+    Leaf {
+        /// The graph.
+        graph: Arc<str>,
+        /// The leaf.
+        leaf: Arc<str>,
+        /// Why.
+        source: ShapeError,
+    },
+    /// A parameter's text does not fit.
+    #[error("graph `{graph}`: {source}")]
+    Param {
+        /// The graph.
+        graph: Arc<str>,
+        /// Why.
+        source: ParamError,
+    },
+    /// Two tensors of one name.
+    #[error("graph `{graph}` has two tensors named `{name}`; names are unique in a graph")]
+    DuplicateName {
+        /// The graph.
+        graph: Arc<str>,
+        /// The name.
+        name: Arc<str>,
+    },
+    /// An operand of another builder.
+    #[error("graph `{graph}`, node `{node}`: operand {operand} was made by another graph builder")]
+    ForeignTensor {
+        /// The graph.
+        graph: Arc<str>,
+        /// The node.
+        node: Arc<str>,
+        /// Which operand.
+        operand: usize,
+    },
+}
+
+/// What can go wrong at the façade.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A backend could not be made from its text.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A graph could not be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A pass failed, or a step of a run.
+    #[error("graph `{graph}`, pass {}: {error}", .pass.name())]
+    Plan {
+        /// The graph.
+        graph: Arc<str>,
+        /// The pass.
+        pass: Pass,
+        /// Why.
+        error: Box<PlanError>,
+    },
+    /// The plan is wrong: a fault of a pass, or of a system between the passes.
+    #[error("graph `{graph}`: the verifier rejects the plan: {}", violation_list(.violations))]
+    Verify {
+        /// The graph.
+        graph: Arc<str>,
+        /// What is wrong with it.
+        violations: Vec<Violation>,
+    },
+    /// A buffer could not be made, written or read.
+    #[error("`{what}`: {source}")]
+    Backend {
+        /// The buffer or tensor.
+        what: Arc<str>,
+        /// What the backend reports.
+        source: BackendError,
+    },
+    /// A tensor that cannot exist.
+    #[error("tensor `{tensor}`: {source}")]
+    Shape {
+        /// The tensor.
+        tensor: Arc<str>,
+        /// Why.
+        source: ShapeError,
+    },
+    /// The graph was removed, or never added to this engine.
+    #[error("the graph is not in this engine (any more)")]
+    UnknownGraph,
+    /// The tensor was despawned, or is not of this graph.
+    #[error("the tensor is not of this graph, or was despawned")]
+    UnknownTensor,
+    /// The buffer was despawned.
+    #[error("the buffer is not in this engine (any more)")]
+    UnknownBuffer,
+    /// The backend index or name does not exist.
+    #[error("there is no backend `{name}`; there are: {}", .known.join(", "))]
+    UnknownBackend {
+        /// What was asked for.
+        name: String,
+        /// What exists.
+        known: Vec<String>,
+    },
+    /// The values are of another type than the tensor.
+    #[error("tensor `{tensor}` is {dtype}, but the values are {given}; convert them, or use bytes")]
+    WrongDType {
+        /// The tensor.
+        tensor: Arc<str>,
+        /// Its dtype.
+        dtype: DType,
+        /// The values' type.
+        given: &'static str,
+    },
+    /// The number of values is not the tensor's.
+    #[error("tensor `{tensor}` {shape} has {expected} values (or bytes), but {given} were given")]
+    WrongLength {
+        /// The tensor.
+        tensor: Arc<str>,
+        /// Its shape.
+        shape: Shape,
+        /// How many it has.
+        expected: u64,
+        /// How many were given.
+        given: u64,
+    },
+    /// A tensor with holes in its layout cannot be read or written at once.
+    #[error("tensor `{tensor}` is not packed; read or write its root, or apply `cont`")]
+    NotPacked {
+        /// The tensor.
+        tensor: Arc<str>,
+    },
+    /// A tensor whose memory other tensors use during a run.
+    #[error(
+        "tensor `{tensor}` is neither input nor output and has no memory of its own; mark it with `output` when building"
+    )]
+    NotReadable {
+        /// The tensor.
+        tensor: Arc<str>,
+    },
+    /// A write to a computed tensor.
+    #[error("tensor `{tensor}` is computed; only inputs and tensors with memory of their own are written")]
+    NotWritable {
+        /// The tensor.
+        tensor: Arc<str>,
+    },
+    /// An input that holds no value for the run.
+    #[error(
+        "input `{tensor}` of graph `{graph}` was not written since the graph was planned or another graph used its memory; write it before the run"
+    )]
+    InputNotWritten {
+        /// The graph.
+        graph: Arc<str>,
+        /// The input.
+        tensor: Arc<str>,
+    },
+    /// An output that is no longer, or not yet, there.
+    #[error(
+        "tensor `{tensor}`: graph `{graph}` has not run since another graph used its memory; read outputs before running the other"
+    )]
+    OutputGone {
+        /// The graph.
+        graph: Arc<str>,
+        /// The output.
+        tensor: Arc<str>,
+    },
+}
+
+fn violation_list(violations: &[Violation]) -> String {
+    violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl EngineError {
+    /// A word that tools match on: a plan error's own kind, else the variant's name.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Registry(_) => "Registry",
+            Self::Build(_) => "Build",
+            Self::Plan { error, .. } => error.kind(),
+            Self::Verify { .. } => "Verify",
+            Self::Backend { .. } => "Backend",
+            Self::Shape { .. } => "Shape",
+            Self::UnknownGraph => "UnknownGraph",
+            Self::UnknownTensor => "UnknownTensor",
+            Self::UnknownBuffer => "UnknownBuffer",
+            Self::UnknownBackend { .. } => "UnknownBackend",
+            Self::WrongDType { .. } => "WrongDType",
+            Self::WrongLength { .. } => "WrongLength",
+            Self::NotPacked { .. } => "NotPacked",
+            Self::NotReadable { .. } => "NotReadable",
+            Self::NotWritable { .. } => "NotWritable",
+            Self::InputNotWritten { .. } => "InputNotWritten",
+            Self::OutputGone { .. } => "OutputGone",
+        }
+    }
+}

@@ -1,1 +1,219 @@
-//! The `.graph` text.
+//! The `.graph` text: a machine and a graph as lines, to be read, printed, spawned, and taken from a running engine.
+//!
+//! One statement a line, `#` starts a comment, numbers take `K`, `M` and `G` (×1024), shapes have the fastest axis first:
+//!
+//! ```text
+//! backend NAME [memory=KIND] [reads=KIND,…] [ops=all|OP,…|all,-OP,…] [dtypes=all|all,-T,…] [buffer_type=NAME]
+//!              [max_buffer=BYTES] [align=BYTES] [pad=BYTES] [offload_batch=N] [max_inputs=N] [events] [async]
+//! buffer  NAME on BACKEND [usage=weights|any|compute] [opaque]
+//! tensor  NAME DTYPE [D0,D1,D2,D3] in BUFFER
+//! weight  NAME DTYPE [D0,…] on BACKEND
+//! input   NAME DTYPE [D0,…]
+//! scratch NAME DTYPE [D0,…]
+//! NAME = OP OPERAND … [key=value …] [pin=BACKEND] [output]
+//! pin     NAME BACKEND
+//! copies  N
+//! run     NAME,NAME,…
+//! ```
+//!
+//! The order of `backend` lines is their priority, and the last is on host memory. A name is defined before it is used.
+//! Tensors, buffers and backends have names of their own kinds. `run` names the wanted tensors; without it every `output`
+//! is wanted, else the last node. A text without nodes plans to a plan with nothing in it, unless `run` wants a leaf.
+//!
+//! ```
+//! use entensor::graph_text::GraphText;
+//!
+//! let text = GraphText::parse("tiny.graph", "
+//!     backend cpu
+//!     weight w f32 [64,32] on cpu
+//!     input  x f32 [64,2]
+//!     y = mul_mat w x output
+//! ")?;
+//! assert_eq!(text.tensors()[2].desc.to_string(), "f32 [32,2]");
+//! assert_eq!(GraphText::parse("tiny.graph", &text.to_string())?, text);
+//! # Ok::<(), entensor::graph_text::GraphTextError>(())
+//! ```
+
+mod capture;
+mod error;
+mod lex;
+mod machine;
+mod parse;
+mod print;
+mod spawn;
+
+use std::sync::Arc;
+
+use entensor_components::{Backend, Op, TensorDesc, Usage};
+use entensor_null::NullBackend;
+
+pub use error::{GraphError, GraphTextError, GraphTextProblem};
+pub use machine::BackendText;
+
+/// Most pipelined slots that a text may ask for: plans grow with each.
+pub const MAX_COPIES: u32 = 1024;
+
+/// A `buffer` line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferText {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its backend, as a place in [`GraphText::machine`].
+    pub backend: usize,
+    /// What it is used for.
+    pub usage: Usage,
+    /// Whether only its own buffer type understands the layout.
+    pub opaque: bool,
+}
+
+/// What a tensor comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Origin {
+    /// A `tensor` line: existing memory in a declared buffer.
+    Tensor {
+        /// A place in [`GraphText::buffers`].
+        buffer: usize,
+    },
+    /// A `weight` line: existing memory in a backend's own weights buffer.
+    Weight {
+        /// A place in [`GraphText::machine`].
+        backend: usize,
+    },
+    /// An `input` line.
+    Input,
+    /// A `scratch` line.
+    Scratch,
+    /// A line `NAME = OP …`.
+    Node {
+        /// The op and its parameters.
+        op: Op,
+        /// Its operands, as places in [`GraphText::tensors`], each before this one.
+        operands: Vec<usize>,
+    },
+}
+
+/// A leaf or a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorText {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Dtype, shape and strides; for nodes what the op makes.
+    pub desc: TensorDesc,
+    /// What it comes from.
+    pub origin: Origin,
+    /// The backend it is pinned to, as a place in [`GraphText::machine`].
+    pub pin: Option<usize>,
+    /// Whether the user reads it after each run.
+    pub output: bool,
+}
+
+/// A machine and a graph. Its references hold by construction: it comes from text or from a graph that was checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GraphText {
+    name: Arc<str>,
+    machine: Vec<BackendText>,
+    buffers: Vec<BufferText>,
+    tensors: Vec<TensorText>,
+    copies: u32,
+    run: Vec<usize>,
+}
+
+impl GraphText {
+    /// Reads a text. `file_name` is for messages, and its stem becomes the graph's name. Never panics, whatever the text.
+    ///
+    /// # Errors
+    /// The first fault, with file, line, column and the fix.
+    pub fn parse(file_name: &str, text: &str) -> Result<Self, GraphTextError> {
+        parse::parse(file_name, text)
+    }
+
+    /// The graph's name.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The backends by priority, highest first.
+    #[must_use]
+    pub fn machine(&self) -> &[BackendText] {
+        &self.machine
+    }
+
+    /// The declared buffers.
+    #[must_use]
+    pub fn buffers(&self) -> &[BufferText] {
+        &self.buffers
+    }
+
+    /// Leaves and nodes in creation order.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorText] {
+        &self.tensors
+    }
+
+    /// How often inputs, outputs and copies exist.
+    #[must_use]
+    pub fn copies(&self) -> u32 {
+        self.copies
+    }
+
+    /// This text with another number of pipelined slots, at least 1 and at most [`MAX_COPIES`].
+    #[must_use]
+    pub fn with_copies(mut self, copies: u32) -> Self {
+        self.copies = copies.clamp(1, MAX_COPIES);
+        self
+    }
+
+    /// What the `run` line wants, as places in [`GraphText::tensors`]; empty without one.
+    #[must_use]
+    pub fn run(&self) -> &[usize] {
+        &self.run
+    }
+
+    /// A null backend for each `backend` line, in order.
+    #[must_use]
+    pub fn backends(&self) -> Vec<Arc<dyn Backend>> {
+        let null = |b: &BackendText| Arc::new(NullBackend::new(b.null_config())) as Arc<dyn Backend>;
+        self.machine.iter().map(null).collect()
+    }
+
+    /// This graph on another text's machine. Memory that lies on the host goes to the host of the other machine, its last
+    /// backend; other memory and pins go to the backend of the same name, else of the same memory.
+    ///
+    /// # Errors
+    /// [`GraphError::NotOnMachine`] when the other machine has no such backend.
+    pub fn with_machine(&self, other: &Self) -> Result<Self, GraphError> {
+        let last = other.machine.len().saturating_sub(1);
+        let same = |backend: usize| {
+            let old = &self.machine[backend];
+            let named = other.machine.iter().position(|new| new.name == old.name);
+            let memory = |new: &BackendText| new.capabilities.memory == old.capabilities.memory;
+            named.or_else(|| other.machine.iter().position(memory))
+        };
+        let home = |backend: usize, what: &str, name: &str| {
+            let old = &self.machine[backend];
+            let new = if old.capabilities.memory.is_host() { Some(last) } else { same(backend) };
+            new.ok_or_else(|| GraphError::NotOnMachine {
+                what: format!("{what} `{name}`"),
+                backend: Arc::clone(&old.name),
+            })
+        };
+        let mut text = Self { machine: other.machine.clone(), ..self.clone() };
+        for buffer in &mut text.buffers {
+            buffer.backend = home(buffer.backend, "buffer", &buffer.name)?;
+        }
+        for tensor in &mut text.tensors {
+            if let Origin::Weight { backend } = &mut tensor.origin {
+                *backend = home(*backend, "weight", &tensor.name)?;
+            }
+            if let Some(pin) = &mut tensor.pin {
+                let new = if *pin + 1 == self.machine.len() { Some(last) } else { same(*pin) };
+                *pin = new.ok_or_else(|| GraphError::NotOnMachine {
+                    what: format!("the pin of `{}`", tensor.name),
+                    backend: Arc::clone(&self.machine[*pin].name),
+                })?;
+            }
+        }
+        Ok(text)
+    }
+}

@@ -1,0 +1,189 @@
+//! The memory of a case: tensors between guard bytes, filled; and running the case on it.
+
+use std::sync::Arc;
+
+use entensor_components::{
+    Backend, BackendError, Content, DType, MemorySlot, NodeDesc, SplitDesc, TensorDesc, TensorRef, Usage,
+};
+
+use super::{Case, Fill};
+
+/// What memory holds where nothing was put: NaN as f32 and f16, a NaN scale in blocks, −1 as integer.
+const POISON: u8 = 0xff;
+
+/// Bytes of poison around each tensor, at least.
+const GUARD_BYTES: u64 = 64;
+
+/// The bytes of a case before it runs, and where its tensors lie.
+pub(super) struct Image {
+    pub(super) bytes: Vec<u8>,
+    pub(super) operands: Vec<TensorRef>,
+    pub(super) output: TensorRef,
+}
+
+/// How a run ended, and memory afterwards.
+pub(super) enum Outcome {
+    Done(Vec<u8>),
+    Failed(Vec<u8>, BackendError),
+}
+
+impl Image {
+    /// Lays out and fills a case.
+    pub(super) fn new(case: &Case) -> Self {
+        let mut end = 0;
+        let mut place = |desc: TensorDesc| {
+            let offset_bytes = (end + GUARD_BYTES).next_multiple_of(64);
+            end = offset_bytes + desc.size_bytes();
+            TensorRef { desc, memory: MemorySlot(0), offset_bytes }
+        };
+        let operands: Vec<TensorRef> = case.operands.iter().map(|o| place(o.desc)).collect();
+        let taken_over = case.in_place.or(case.op.row().writes);
+        let output = taken_over.map_or_else(|| place(case.output()), |index| operands[index]);
+        let size = usize::try_from(end + GUARD_BYTES).expect("cases are small");
+        let mut image = Self { bytes: vec![POISON; size], operands, output };
+        for index in 0..case.operands.len() {
+            image.fill(case, index);
+        }
+        image
+    }
+
+    fn fill(&mut self, case: &Case, index: usize) {
+        let tensor = self.operands[index];
+        let content = case.op.row().operands[index].content;
+        let mut noise = Noise(index as u64 + 1);
+        let elements = usize::try_from(tensor.desc.shape.elements().expect("small")).expect("small");
+        if content == Content::Indices {
+            let rows = i32::try_from(self.operands[0].desc.shape.0[1]).expect("small");
+            let mut ids: Vec<i32> = (0..elements).map(|_| noise.integer(rows)).collect();
+            spoil_ids(case.fill, rows, &mut ids);
+            return self.store(&tensor, |i| ids[i] as f32, Some(&ids));
+        }
+        let mut values: Vec<f32> = (0..elements)
+            .map(|_| match content {
+                Content::Data if case.fill == Fill::Large => noise.float() * 5000.0,
+                Content::Data if tensor.desc.dtype == DType::I32 => noise.integer(2000) as f32,
+                Content::Data | Content::Indices => noise.float(),
+                Content::Positions => noise.integer(3000) as f32,
+                Content::Mask => {
+                    if noise.integer(3) == 0 {
+                        f32::NEG_INFINITY
+                    } else {
+                        0.0
+                    }
+                }
+                Content::Factors => 1.25 + 0.3 * noise.float(),
+            })
+            .collect();
+        spoil(case.fill, index, tensor.desc.dtype, &mut values);
+        self.store(&tensor, |i| values[i], None);
+    }
+
+    /// Encodes elements in linear order; integers from a list of their own, where f32 would round.
+    fn store(&mut self, tensor: &TensorRef, value: impl Fn(usize) -> f32, integers: Option<&[i32]>) {
+        let dtype = tensor.desc.dtype;
+        let block = usize::try_from(dtype.block_elements()).expect("small");
+        for (unit, range) in unit_ranges(tensor).into_iter().enumerate() {
+            let bytes = &mut self.bytes[range];
+            match integers {
+                Some(integers) => bytes.copy_from_slice(&integers[unit].to_le_bytes()),
+                None => {
+                    let values: Vec<f32> = (0..block).map(|i| value(unit * block + i)).collect();
+                    (dtype.row().quantize)(&values, bytes);
+                }
+            }
+        }
+    }
+
+    /// Runs the case on a backend, on a buffer of its own.
+    pub(super) fn run(&self, backend: &dyn Backend, case: &Case) -> Result<Outcome, BackendError> {
+        let split = SplitDesc {
+            nodes: vec![NodeDesc {
+                name: Arc::from("case"),
+                op: case.op.clone(),
+                output: self.output,
+                operands: self.operands.clone(),
+            }],
+            memory_slots: 1,
+        };
+        let prepared = backend.prepare(split)?;
+        let key = backend.create_buffer(self.bytes.len() as u64, Usage::Compute)?;
+        let memory = backend.memory(key)?;
+        backend.write(&memory, 0, &self.bytes)?;
+        let result = prepared.submit(std::slice::from_ref(&memory)).and_then(|_| backend.synchronize());
+        let mut bytes = vec![0; self.bytes.len()];
+        backend.read(&memory, 0, &mut bytes)?;
+        backend.destroy_buffer(key)?;
+        Ok(match result {
+            Ok(()) => Outcome::Done(bytes),
+            Err(error) => Outcome::Failed(bytes, error),
+        })
+    }
+}
+
+/// Byte ranges of a tensor's elements (blocks) in linear order.
+pub(super) fn unit_ranges(tensor: &TensorRef) -> Vec<std::ops::Range<usize>> {
+    let desc = &tensor.desc;
+    let [d0, d1, d2, d3] = desc.shape.0;
+    let units = d0 / desc.dtype.block_elements();
+    let unit = usize::try_from(desc.dtype.block_bytes()).expect("small");
+    let mut ranges = Vec::new();
+    for (i3, i2, i1) in (0..d3).flat_map(|i3| (0..d2).flat_map(move |i2| (0..d1).map(move |i1| (i3, i2, i1)))) {
+        for i0 in 0..units {
+            let at = [i0, i1, i2, i3].iter().zip(desc.strides.0).map(|(i, stride)| i * stride).sum::<u64>();
+            let start = usize::try_from(tensor.offset_bytes + at).expect("small");
+            ranges.push(start..start + unit);
+        }
+    }
+    ranges
+}
+
+fn spoil_ids(fill: Fill, rows: i32, ids: &mut [i32]) {
+    match fill {
+        Fill::IdTooLarge => ids.iter_mut().last().into_iter().for_each(|id| *id = rows),
+        Fill::IdNegative => ids.iter_mut().take(1).for_each(|id| *id = -1),
+        Fill::IdsEqual => ids.fill(rows / 2),
+        _ => {}
+    }
+}
+
+fn spoil(fill: Fill, index: usize, dtype: DType, values: &mut [f32]) {
+    let middle = values.len() / 2;
+    let mut one = |value: f32| values.iter_mut().skip(middle).take(1).for_each(|v| *v = value);
+    match (fill, index) {
+        // Blocks cannot hold them: activations get them instead.
+        (Fill::Nan, 0) if !dtype.is_block() => one(f32::NAN),
+        (Fill::Infinity, 0) if !dtype.is_block() => one(f32::INFINITY),
+        (Fill::Nan, 1) => one(f32::NAN),
+        (Fill::Infinity, 1) if dtype == DType::F32 => one(f32::INFINITY),
+        (Fill::AllMasked, 0) | (Fill::MaskedByMask, 1) => values.fill(f32::NEG_INFINITY),
+        (Fill::MaskedNan, 0) => {
+            values.fill(f32::NEG_INFINITY);
+            values[middle] = f32::NAN;
+        }
+        _ => {}
+    }
+}
+
+/// Numbers that look random and are the same in every run.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        // The increment and the mixing of splitmix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// Between −2 and 2, in steps that f16 holds exactly.
+    fn float(&mut self) -> f32 {
+        let steps = i16::try_from(self.next() % 1025).expect("small") - 512;
+        f32::from(steps) / 256.0
+    }
+
+    fn integer(&mut self, below: i32) -> i32 {
+        let below = u64::try_from(below.max(1)).expect("positive");
+        i32::try_from(self.next() % below).expect("below an i32")
+    }
+}

@@ -410,7 +410,8 @@ impl<W: BorrowMut<World>> Engine<W> {
         let tensors = world.get::<GraphTensors>(graph.0).map(|t| t.0.clone()).unwrap_or_default();
         let own = tensors.into_iter().filter(|&t| world.get::<InGraph>(t) == Some(&InGraph(Some(graph.0))));
         let mut doomed: Vec<Entity> = own.collect();
-        if let Some(plan) = world.entity_mut(graph.0).take::<GraphPlan>() {
+        let Ok(mut entity) = world.get_entity_mut(graph.0) else { return };
+        if let Some(plan) = entity.take::<GraphPlan>() {
             doomed.extend(plan.published);
         }
         for entity in doomed.into_iter().chain([graph.0]) {
@@ -445,11 +446,18 @@ impl<W: BorrowMut<World>> Engine<W> {
     pub fn want(&mut self, graph: GraphId, tensors: &[Tensor]) -> Result<(), EngineError> {
         let wanted = tensors.iter().map(|&t| self.entity(graph, t)).collect::<Result<_, _>>()?;
         let world = self.world_mut();
-        world.entity_mut(graph.0).insert(Wanted(wanted));
+        world.get_entity_mut(graph.0).map_err(|_| EngineError::UnknownGraph)?.insert(Wanted(wanted));
         if let Some(mut generation) = world.get_mut::<entensor_components::Generation>(graph.0) {
             generation.0 += 1;
         }
         Ok(())
+    }
+
+    fn check_installed(&self) -> Result<(), EngineError> {
+        let schedules = self.world().get_resource::<Schedules>();
+        let installed =
+            schedules.is_some_and(|s| s.contains(PlanSchedule)) && self.world().contains_resource::<PlanStatus>();
+        if installed { Ok(()) } else { Err(EngineError::NotInstalled) }
     }
 
     fn graph_name(&self, graph: GraphId) -> Arc<str> {
@@ -461,6 +469,7 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// # Errors
     /// [`EngineError::Plan`] with the pass; the graph and the engine stay usable.
     pub fn plan(&mut self, graph: GraphId) -> Result<bool, EngineError> {
+        self.check_installed()?;
         let world = self.world_mut();
         if world.get::<GraphTensors>(graph.0).is_none() {
             return Err(EngineError::UnknownGraph);

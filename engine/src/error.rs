@@ -103,6 +103,9 @@ pub enum EngineError {
         /// Why.
         source: ShapeError,
     },
+    /// The World was not set up for graphs.
+    #[error("this World has no engine; call `Engine::builder()….build_in(&mut world)` once before `Engine::over`")]
+    NotInstalled,
     /// The graph was removed, or never added to this engine.
     #[error("the graph is not in this engine (any more)")]
     UnknownGraph,
@@ -199,6 +202,7 @@ impl EngineError {
             Self::Verify { .. } => "Verify",
             Self::Backend { .. } => "Backend",
             Self::Shape { .. } => "Shape",
+            Self::NotInstalled => "NotInstalled",
             Self::UnknownGraph => "UnknownGraph",
             Self::UnknownTensor => "UnknownTensor",
             Self::UnknownBuffer => "UnknownBuffer",

@@ -28,3 +28,8 @@ pub use entensor_systems::{
 pub use error::{BuildError, EngineError};
 pub use io::Element;
 pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};
+
+/// The README's program, so that it cannot rot.
+#[cfg(all(doctest, feature = "cpu"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -57,7 +57,7 @@ impl Allocated {
     /// Bytes of all buffers.
     #[must_use]
     pub fn planned_bytes(&self) -> u64 {
-        self.buffers.iter().map(|b| b.size_bytes).sum()
+        self.buffers.iter().fold(0, |sum, b| sum.saturating_add(b.size_bytes))
     }
 }
 
@@ -91,13 +91,14 @@ pub fn allocate(
     for (a, blocks) in arena_blocks.iter().enumerate() {
         let arena = &live.arenas[a];
         let mut best = best_fit(arena, &live.blocks, blocks);
-        if blocks.len() <= BY_SIZE_MAX_BLOCKS {
+        let bound = lower_bound(&live.blocks, blocks);
+        if best.total_bytes() > bound && blocks.len() <= BY_SIZE_MAX_BLOCKS {
             let other = by_size(arena, &live.blocks, blocks);
             if other.total_bytes() < best.total_bytes() {
                 best = other;
             }
         }
-        allocated.lower_bound_bytes += lower_bound(&live.blocks, blocks);
+        allocated.lower_bound_bytes = allocated.lower_bound_bytes.saturating_add(bound);
         let base = index_u32(allocated.buffers.len());
         for (&block, place) in blocks.iter().zip(&best.places) {
             allocated.places[block] = BlockPlace { buffer: base + place.buffer, ..*place };
@@ -196,7 +197,9 @@ fn best_fit(arena: &Arena, all: &[Block], blocks: &[usize]) -> Layout {
         while let Some(&(end, done)) = ends.first().filter(|(end, _)| *end < block.first) {
             ends.remove(&(end, done));
             let place = layout.places[done];
-            free[place.buffer as usize].insert(place.offset_bytes, align(all[blocks[done]].size_bytes));
+            // The last block of a full buffer may lack the bytes of its alignment: they are not free, they do not exist.
+            let room = layout.sizes[place.buffer as usize].saturating_sub(place.offset_bytes);
+            free[place.buffer as usize].insert(place.offset_bytes, align(all[blocks[done]].size_bytes).min(room));
         }
         let size = align(block.size_bytes);
         layout.places[i] = take(arena, size, &mut free, &mut layout.sizes);

@@ -1,8 +1,8 @@
 //! **assign**: what pins, existing memory, inputs and weights decide, in that order.
 //!
 //! Reads: node columns, masks, backends. Writes: `BackendId` and `Cause` of the nodes it decides; clears all others.
-//! Invariants: a decided computing node has its support bit set; a pin on a view is a pin on its root. Rules 1 to 3 speak of
-//! roots and writers have no anchor, so a root without memory and its writers are decided together or not at all.
+//! Invariants: a decided computing node has its support bit set; a pin on a view is a pin on its root; a root without memory
+//! and its writers are decided together or not at all.
 //! Cost: linear. Source: DESIGN "assign"; ggml's `ggml_backend_sched_backend_id_from_cur`.
 
 use std::{borrow::Cow, sync::Arc};
@@ -13,9 +13,10 @@ use entensor_components::{Cause, Usage};
 use crate::{
     columns::{
         Backends, ExistingBuffer, NodeDescs, NodeFlags, NodeMemory, NodeNames, NodeOps, NodePins, NodeRoots,
-        NodeSources, OffloadMasks, PaddedBytes, Placements, Refusals, SupportMasks,
+        NodeSources, OffloadMasks, PaddedBytes, Placements, Refusals, SupportMasks, WriterFamilies,
     },
     error::PlanError,
+    expand::place,
     status::PassResult,
 };
 
@@ -35,6 +36,7 @@ pub struct AssignInputs<'w> {
     offload: Res<'w, OffloadMasks>,
     padded: Res<'w, PaddedBytes>,
     refusals: Res<'w, Refusals>,
+    families: Res<'w, WriterFamilies>,
 }
 
 /// The pass.
@@ -43,15 +45,16 @@ pub fn assign(inputs: AssignInputs<'_>, mut placements: Placements<'_, '_>) -> P
     let pins = inputs.root_pins()?;
     let mut decided = 0;
     for node in 0..inputs.names.0.len() {
+        // Rules 1 to 3 speak of roots, so each member of a family comes to the same answer by itself.
         let answer = match pins[inputs.roots.of(node)] {
             Some(backend) => Some((inputs.checked_pin(node, backend)?, Cause::Pin)),
-            None => match inputs.by_memory(node)? {
-                Some(answer) => Some(answer),
-                None => inputs.by_input(node).or_else(|| inputs.by_anchor(node)),
-            },
+            None => inputs.by_memory(node)?.or_else(|| inputs.by_input(node)),
         };
-        let Some((backend, cause)) = answer else { continue };
-        decided += usize::from(placements.set(node, backend, cause));
+        if let Some((backend, cause)) = answer {
+            decided += usize::from(placements.set(node, backend, cause));
+        } else if let Some((backend, cause)) = inputs.by_anchor(node) {
+            decided += place(node, backend, cause, &inputs.roots, &inputs.families, &mut placements);
+        }
     }
     Ok(decided)
 }
@@ -163,7 +166,8 @@ impl AssignInputs<'_> {
         let root = self.roots.of(node);
         // A writer into an input runs where the input is; other nodes are no inputs themselves.
         let concerned = root == node || self.ops.0[node].row().writes.is_some();
-        (concerned && self.flags.0[root].input).then(|| (self.backends.0.len() - 1, Cause::Input))
+        let last = self.backends.0.len() - 1;
+        (concerned && self.flags.0[root].input && self.support.0.get(node, last)).then_some((last, Cause::Input))
     }
 
     /// Rule 4: the anchor operand lies in existing memory.

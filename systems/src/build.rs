@@ -35,7 +35,8 @@ pub(crate) fn build_plan(world: &World) -> Result<Plan, PlanError> {
         .iter()
         .map(|buffer| {
             let arena = &live.arenas[buffer.arena as usize];
-            backends[arena.owner as usize].planned_bytes += buffer.size_bytes;
+            let planned_bytes = &mut backends[arena.owner as usize].planned_bytes;
+            *planned_bytes = planned_bytes.saturating_add(buffer.size_bytes);
             PlanBuffer {
                 backend: arena.owner,
                 buffer_type: Arc::clone(&arena.buffer_type),
@@ -72,8 +73,6 @@ pub(crate) fn build_plan(world: &World) -> Result<Plan, PlanError> {
     };
     plan.allocations = allocations(&plan, live, allocated);
     plan.programs = (0..live.slots.max(1)).map(|slot| program(&plan, slot)).collect::<Result<_, _>>()?;
-    let staged = plan.copies.iter().map(|c| plan.nodes[c.source as usize].desc.size_bytes()).max().unwrap_or(0);
-    plan.staging = Mutex::new(vec![0; usize::try_from(staged).unwrap_or(0)]);
     let events = plan.programs.iter().map(|p| p.events as usize).max().unwrap_or(0);
     plan.events = Mutex::new(vec![0; events]);
     Ok(plan)

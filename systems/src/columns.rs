@@ -209,14 +209,6 @@ impl BackendMasks {
         }
     }
 
-    /// Keeps only the bits of `node` that `other` has too.
-    pub fn intersect(&mut self, node: usize, other: usize) {
-        for w in 0..self.words_per_node {
-            let bits = self.words[other * self.words_per_node + w];
-            self.words[node * self.words_per_node + w] &= bits;
-        }
-    }
-
     /// The set bits of a node below `backends`, lowest first.
     pub fn iter(&self, node: usize, backends: usize) -> impl Iterator<Item = usize> + '_ {
         (0..backends).filter(move |&b| self.get(node, b))

@@ -1,7 +1,7 @@
 //! **compute**: walks a plan. It needs no World: the same walk runs as a system, on another thread, or by hand.
 //!
 //! Reads: the graph's plan and binding. Writes: memory, through the backends.
-//! Invariants: allocates nothing; steps run in order; the first error ends the run.
+//! Invariants: allocates nothing after the first run; steps run in order; the first error ends the run.
 //! Cost: steps, plus the work. Source: DESIGN "compute"; ggml's `ggml_backend_sched_compute_splits`.
 
 use std::sync::{Arc, PoisonError};
@@ -76,6 +76,16 @@ fn failed(plan: &Plan, step: usize, what: &Step, source: BackendError) -> PlanEr
     PlanError::Run { step, what, backend: name(backend), source }
 }
 
+/// Makes the bounce memory as large as the plan's largest copy.
+fn grow(plan: &Plan, staging: &mut Vec<u8>) -> Result<(), BackendError> {
+    let size_bytes = plan.copies.iter().map(|&copy| plan.copy_bytes(copy)).max().unwrap_or(0);
+    let out_of_memory = || BackendError::OutOfMemory { size_bytes };
+    let size = usize::try_from(size_bytes).map_err(|_| out_of_memory())?;
+    staging.try_reserve_exact(size.saturating_sub(staging.len())).map_err(|_| out_of_memory())?;
+    staging.resize(size, 0);
+    Ok(())
+}
+
 /// Copies a tensor's span from one backend's memory to another's.
 fn copy(
     plan: &Plan,
@@ -89,6 +99,9 @@ fn copy(
     let bytes = from.desc.size_bytes();
     let mut staging = plan.staging.lock().unwrap_or_else(PoisonError::into_inner);
     let len = usize::try_from(bytes).map_err(|_| BackendError::OutOfMemory { size_bytes: bytes })?;
+    if staging.len() < len {
+        grow(plan, &mut staging)?;
+    }
     let staging = staging.get_mut(..len).ok_or(BackendError::OutOfMemory { size_bytes: bytes })?;
     let (from_handle, to_handle) =
         (&plan.backends[from_backend as usize].handle, &plan.backends[to_backend as usize].handle);

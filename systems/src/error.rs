@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use entensor_components::{BackendError, OpError, TensorDesc};
+use entensor_components::{BackendError, OpError, ShapeError, TensorDesc};
 
 /// A backend's refusal of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +95,14 @@ pub enum PlanError {
     WrongView {
         /// The node.
         node: Arc<str>,
+    },
+    /// A leaf's description is none that a tensor can have.
+    #[error("tensor `{tensor}`: {source}")]
+    Shape {
+        /// The tensor.
+        tensor: Arc<str>,
+        /// Why not.
+        source: ShapeError,
     },
     /// The op cannot be applied to its operands.
     #[error("node `{node}`: {source}")]
@@ -302,6 +310,7 @@ impl PlanError {
             Self::UnknownWanted { .. } => "UnknownWanted",
             Self::Inconsistent { .. } => "Inconsistent",
             Self::WrongView { .. } => "WrongView",
+            Self::Shape { .. } => "Shape",
             Self::Op { .. } => "Op",
             Self::OutsideBuffer { .. } => "OutsideBuffer",
             Self::MissingBuffer { .. } => "MissingBuffer",
@@ -337,7 +346,8 @@ impl PlanError {
             | Self::TooManyInputs { node, .. }
             | Self::Unplaced { node }
             | Self::Misplaced { node, .. } => Some(node),
-            Self::OutsideBuffer { tensor, .. }
+            Self::Shape { tensor, .. }
+            | Self::OutsideBuffer { tensor, .. }
             | Self::MissingBuffer { tensor }
             | Self::PinUnknown { tensor, .. }
             | Self::PinConflict { tensor, .. }

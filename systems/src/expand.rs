@@ -45,7 +45,7 @@ pub fn expand(
     Ok(changed)
 }
 
-/// Decides a node; for a writer into planned memory, its target and the target's other writers with it.
+/// Decides a node; with it the writers of its memory, and for a writer into planned memory its target.
 pub(crate) fn place(
     node: usize,
     backend: usize,
@@ -56,11 +56,12 @@ pub(crate) fn place(
 ) -> usize {
     let mut changed = usize::from(placements.set(node, backend, cause));
     let root = roots.of(node);
-    if root != node {
-        for other in std::iter::once(root).chain(families.of(root)) {
-            if placements.get(other).is_none() {
-                changed += usize::from(placements.set(other, backend, cause));
-            }
+    let mut writers = families.of(root).peekable();
+    // Views are decided by `inherit`, and existing memory by `assign`: only families stand and fall together.
+    let target = writers.peek().is_some().then_some(root);
+    for other in target.into_iter().chain(writers) {
+        if placements.get(other).is_none() {
+            changed += usize::from(placements.set(other, backend, cause));
         }
     }
     changed

@@ -11,6 +11,9 @@ impl Plan {
         let n = &self.nodes[node];
         let here = &self.backends[n.backend as usize].name;
         let root = &self.nodes[n.root as usize];
+        if n.op.row().writes.is_some() && root.existing.is_none() && !matches!(n.cause, Cause::Pin | Cause::User) {
+            return format!("writes `{}`, which is on {here}", root.name);
+        }
         match n.cause {
             Cause::Undecided => "no pass decided".into(),
             Cause::Pin => format!("pinned to {here}"),

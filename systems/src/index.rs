@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bevy_ecs::{entity::EntityHashMap, prelude::*, system::SystemParam};
 use entensor_components::{
     BufferMemory, BufferName, BufferType, DType, GraphTensors, MemoryKind, Op, OpKind, Opaque, Pinned, PipelineCopies,
-    Shape, Sources, Stored, StoredIn, Strides, TensorDesc, TensorFlags, TensorName, Usage, ViewSrc, Wanted,
+    Shape, ShapeError, Sources, Stored, StoredIn, Strides, TensorDesc, TensorFlags, TensorName, Usage, ViewSrc, Wanted,
 };
 use smallvec::SmallVec;
 
@@ -118,7 +118,7 @@ fn fetch<'a>(graph: &[Entity], tensors: &'a Tensors<'_, '_>) -> Result<Vec<Tenso
     graph.iter().enumerate().map(item).collect()
 }
 
-/// Positions of the wanted tensors; by default every output, else the last tensor.
+/// Positions of the wanted tensors; by default every output, else the last node. Without nodes nothing is wanted.
 fn wanted_positions(
     graph: &[Entity],
     wanted: &Wanted,
@@ -130,7 +130,8 @@ fn wanted_positions(
         return wanted.0.iter().enumerate().map(find).collect();
     }
     let outputs: Vec<_> = (0..graph.len()).filter(|&i| items[i].7.output).collect();
-    Ok(if outputs.is_empty() { graph.len().checked_sub(1).into_iter().collect() } else { outputs })
+    let last = (0..graph.len()).rev().find(|&i| items[i].4.kind() != OpKind::None);
+    Ok(if outputs.is_empty() { last.into_iter().collect() } else { outputs })
 }
 
 /// Which tensors a run needs: one backward sweep, since operands and the writes they depend on come earlier.
@@ -139,15 +140,9 @@ fn needed(items: &[TensorItem<'_>], positions: &EntityHashMap<usize>, wanted: &[
     // Roots that something needed later reads. Shared leaves are keyed by entity, having no position here.
     let mut read_roots = EntityHashMap::<()>::default();
     let mut read_positions = vec![false; items.len()];
+    // A wanted tensor is what it is at its place in the order: writes behind it are no part of it.
     for &position in wanted {
         needed[position] = true;
-        match items[position].6.root.and_then(|root| positions.get(&root)) {
-            Some(&root) => read_positions[root] = true,
-            None => match items[position].6.root {
-                Some(root) => drop(read_roots.insert(root, ())),
-                None => read_positions[position] = true,
-            },
-        }
     }
     for i in (0..items.len()).rev() {
         let (_, _, _, _, op, sources, view, ..) = &items[i];
@@ -339,6 +334,17 @@ fn place_of(
 
 /// Descriptions must be what the ops make: entities can be spawned and edited by hand.
 fn check_nodes(columns: &IndexColumns<'_>) -> Result<(), PlanError> {
+    for leaf in 0..columns.order.leaves {
+        let name = || Arc::clone(&columns.names.0[leaf]);
+        if !columns.roots.is_root(leaf) {
+            return Err(PlanError::WrongView { node: name() });
+        }
+        let desc = columns.descs.0[leaf];
+        if desc.span_bytes().is_none_or(|bytes| i64::try_from(bytes).is_err()) {
+            let (dtype, shape) = (desc.dtype, desc.shape);
+            return Err(PlanError::Shape { tensor: name(), source: ShapeError::Overflow { dtype, shape } });
+        }
+    }
     for node in columns.order.leaves..columns.order.entities.len() {
         let name = || Arc::clone(&columns.names.0[node]);
         let sources = columns.sources.of(node);

@@ -128,9 +128,7 @@ pub fn liveness(
     live.steps = uses.steps;
     let flags = inputs.root_flags();
     inputs.make_items(&uses, &flags, &arena_of, &mut live);
-    if slots == 1 {
-        inputs.take_over(&flags, &mut live);
-    }
+    inputs.take_over(&flags, &mut live);
     Ok(live.items.len())
 }
 
@@ -290,12 +288,14 @@ impl LivenessInputs<'_> {
             let old = live.items[operand as usize];
             let fits = old.size_bytes >= live.items[item as usize].size_bytes
                 && live.blocks[old.block as usize].arena == live.blocks[live.items[item as usize].block as usize].arena;
+            // Of things that exist in several slots, each run uses another one; what exists once cannot follow them.
+            let one_slot = live.slots == 1 || !(matches!(holds, Holds::Copy(_)) || flags[node].output);
             // Another view of the same memory among the operands would be overwritten while it is read.
             let alone = sources.iter().all(|&s| s == source || self.roots.of(s as usize) != root);
             let dies = old.last == step && live.blocks[old.block as usize].last == step && old.first < step;
             let same = self.descs.0[source as usize] == self.descs.0[node];
             let free = matches!(holds, Holds::Copy(_)) || !(flags[root].input || flags[root].output);
-            (whole && fits && alone && dies && same && free).then_some(operand)
+            (whole && fits && alone && dies && same && free && one_slot).then_some(operand)
         })
     }
 }

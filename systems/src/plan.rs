@@ -210,7 +210,8 @@ pub struct Plan {
     pub lower_bound_bytes: u64,
     /// One program per pipelined slot.
     pub programs: Vec<Program>,
-    /// Bounce memory for copies between memories that no one backend can use.
+    /// Bounce memory for copies between memories that no one backend can use; made by the first run that copies, since a
+    /// plan may be made only to be looked at.
     pub(crate) staging: Mutex<Vec<u8>>,
     /// Events of the run in flight, so that a run allocates nothing.
     pub(crate) events: Mutex<Vec<u64>>,
@@ -220,14 +221,19 @@ impl Plan {
     /// Bytes that the plan allocates.
     #[must_use]
     pub fn planned_bytes(&self) -> u64 {
-        self.buffers.iter().map(|b| b.size_bytes).sum()
+        self.buffers.iter().fold(0, |sum, b| sum.saturating_add(b.size_bytes))
     }
 
     /// Bytes that one run copies between backends.
     #[must_use]
     pub fn copied_bytes(&self) -> u64 {
         let makes = self.splits.iter().flat_map(|split| &split.inputs);
-        makes.map(|&c| self.nodes[self.copies[c as usize].source as usize].desc.size_bytes()).sum()
+        makes.fold(0, |sum, &c| sum.saturating_add(self.copy_bytes(self.copies[c as usize])))
+    }
+
+    /// Bytes of one copy.
+    pub(crate) fn copy_bytes(&self, copy: PlanCopy) -> u64 {
+        self.nodes[copy.source as usize].desc.size_bytes()
     }
 
     /// How many copies one run makes.
@@ -242,7 +248,7 @@ impl Plan {
         self.nodes.iter().position(|node| &*node.name == name)
     }
 
-    /// Whether a run of this plan can be bound to these existing buffers.
+    /// How many memories a run binds: planned buffers, then existing ones.
     #[must_use]
     pub fn memory_count(&self) -> usize {
         self.buffers.len() + self.existing.len()

@@ -2,7 +2,7 @@
 //!
 //! Reads: node columns, backends. Writes: `SupportMasks`, `OffloadMasks`, `PaddedBytes`, `Refusals`, `WriterFamilies`.
 //! Invariants: no later pass calls a backend. A bit is set only where the backend can run the op *and* use every opaque
-//! operand and the written root; all writers of one planned root have the same bits. Leaves and view ops have all bits.
+//! operand and the written root; a planned root and all its writers have the same bits. Leaves and view ops have all bits.
 //! Cost: nodes × backends. Source: DESIGN "probe".
 
 use std::borrow::Cow;
@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 
 use crate::{
     columns::{
-        Backends, NodeDescs, NodeFlags, NodeMemory, NodeOps, NodeRoots, NodeSources, OffloadMasks, PaddedBytes,
-        Refusals, SupportMasks, WriterFamilies, index_u32,
+        Backends, NodeDescs, NodeFlags, NodeMemory, NodeNames, NodeOps, NodePins, NodeRoots, NodeSources,
+        OffloadMasks, PaddedBytes, Refusals, SupportMasks, WriterFamilies, index_u32,
     },
     status::PassResult,
 };
@@ -22,11 +22,13 @@ use crate::{
 /// The pass.
 pub fn probe(
     backends: Res<'_, Backends>,
+    names: Res<'_, NodeNames>,
     descs: Res<'_, NodeDescs>,
     ops: Res<'_, NodeOps>,
     sources: Res<'_, NodeSources>,
     roots: Res<'_, NodeRoots>,
     flags: Res<'_, NodeFlags>,
+    pins: Res<'_, NodePins>,
     memory: Res<'_, NodeMemory>,
     mut support: ResMut<'_, SupportMasks>,
     mut offload: ResMut<'_, OffloadMasks>,
@@ -41,6 +43,7 @@ pub fn probe(
     refusals.0.clear();
     let mut asked = 0;
     families.0.clear();
+    let input_at = input_places(&roots, &flags, &pins, count);
     for node in 0..nodes {
         for backend in &backends.0 {
             padded.push(backend.allocation_bytes(&descs.0[node]));
@@ -54,7 +57,7 @@ pub fn probe(
         let op = OpDesc { op: &ops.0[node], output: descs.0[node], operands: &operands };
         for (b, backend) in backends.0.iter().enumerate() {
             asked += 1;
-            let answer = match memory_refusal(node, b, operand_nodes, &backends, &roots, &flags, &memory, row.writes) {
+            let answer = match memory_refusal(node, b, operand_nodes, &backends, &roots, &input_at, &memory) {
                 Some(reason) => Support::No(Cow::Borrowed(reason)),
                 None => backend.support(&op),
             };
@@ -68,29 +71,56 @@ pub fn probe(
             families.0.entry(index_u32(roots.of(node))).or_default().push(index_u32(node));
         }
     }
-    // Writers of one planned root end up on one backend, so their answers are one.
-    for writers in families.0.values() {
-        let first = writers[0] as usize;
-        for &writer in &writers[1..] {
-            support.0.intersect(first, writer as usize);
-        }
-        for &writer in &writers[1..] {
-            support.0.intersect(writer as usize, first);
-        }
+    for (&root, writers) in &families.0 {
+        let computed = ops.0[root as usize].row().computes();
+        let members: Vec<u32> = computed.then_some(root).into_iter().chain(writers.iter().copied()).collect();
+        join_answers(&members, &names, count, &mut support, &mut refusals);
     }
     Ok(asked)
 }
 
-/// Why a backend cannot use the memory of a node's opaque operands or written root.
+/// Nodes that end up on one backend have one answer: who cannot run one of them can run none.
+fn join_answers(
+    members: &[u32],
+    names: &NodeNames,
+    backends: usize,
+    support: &mut SupportMasks,
+    refusals: &mut Refusals,
+) {
+    for backend in 0..backends {
+        let Some(&against) = members.iter().find(|&&m| !support.0.get(m as usize, backend)) else { continue };
+        let name = &names.0[against as usize];
+        for &member in members.iter().filter(|&&m| support.0.get(m as usize, backend)) {
+            let reason = format!("`{name}`, which shares its memory, cannot run there");
+            refusals.0.insert((member, index_u32(backend)), Cow::Owned(reason));
+        }
+        for &member in members {
+            support.0.set(member as usize, backend, false);
+        }
+    }
+}
+
+/// Where the inputs that are roots will be: at their pin, else on the host.
+fn input_places(roots: &NodeRoots, flags: &NodeFlags, pins: &NodePins, backends: usize) -> Vec<Option<usize>> {
+    let mut places: Vec<Option<usize>> = flags.0.iter().map(|flags| flags.input.then_some(backends - 1)).collect();
+    // Contradicting pins are for `assign` to report.
+    for (node, pin) in pins.0.iter().enumerate() {
+        if let (Some(pin), Some(place)) = (pin, &mut places[roots.of(node)]) {
+            *place = pin.0 as usize;
+        }
+    }
+    places
+}
+
+/// Why a backend cannot use the memory of a node's opaque operands, or that which the node writes.
 fn memory_refusal(
     node: usize,
     backend: usize,
     operands: &[u32],
     backends: &Backends,
     roots: &NodeRoots,
-    flags: &NodeFlags,
+    input_at: &[Option<usize>],
     memory: &NodeMemory,
-    writes: Option<usize>,
 ) -> Option<&'static str> {
     let capabilities = backends.0[backend].capabilities();
     for &operand in operands {
@@ -101,16 +131,13 @@ fn memory_refusal(
             return Some("an operand has a private layout that only its own buffer type understands");
         }
     }
-    writes?;
     let root = roots.of(node);
     match memory.buffer_of(root) {
         Some(buffer) if buffer.memory.is_read_only() => Some("the target is read-only memory"),
         Some(buffer) if !capabilities.can_use(&buffer.kind, buffer.opaque, &buffer.buffer_type) => {
             Some("it cannot use the target's memory")
         }
-        None if flags.0[root].input && backend + 1 != backends.0.len() => {
-            Some("the target is an input, which is on the host")
-        }
+        None if input_at[root].is_some_and(|at| at != backend) => Some("the target is an input, which is elsewhere"),
         _ => None,
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     cache::PlanCache,
     columns::{NodeMemory, NodeOrder, PlanSalt, Planning, index_u32},
     error::{LiveTensor, PlanError},
-    plan::{Allocation, Binding, Held, Plan},
+    plan::{Binding, Held, Plan},
     status::{PassResult, PlanCounters, PlanStatus},
 };
 
@@ -85,6 +85,9 @@ pub struct Arena {
 /// The pass.
 pub fn publish(world: &mut World) -> PassResult {
     let graph = world.resource::<Planning>().0;
+    if world.get_entity(graph).is_err() {
+        return Err(PlanError::UnknownGraph);
+    }
     let cached = match world.resource::<PlanStatus>() {
         PlanStatus::Cached(plan) => Some(Arc::clone(plan)),
         _ => None,
@@ -264,16 +267,23 @@ fn spawn_entities(world: &mut World, graph: Entity, plan: &Plan, entities: &[Ent
 
 /// The largest tensors alive at the step where memory peaks.
 fn largest_at_peak(plan: &Plan, most: usize) -> Vec<LiveTensor> {
-    let alive_at = |step: u32| plan.allocations.iter().filter(move |a| a.first <= step && step <= a.last);
-    let own = |a: &&Allocation| a.in_place_of.is_none();
-    let peak = plan
-        .allocations
-        .iter()
-        .map(|a| a.first)
-        .max_by_key(|&step| alive_at(step).filter(own).map(|a| a.size_bytes).sum::<u64>());
-    let mut largest: Vec<LiveTensor> = alive_at(peak.unwrap_or(0))
-        .map(|a| LiveTensor { name: Arc::clone(&a.name), size_bytes: a.size_bytes })
-        .collect();
+    // What begins and ends at each step; at the step of a hand-over in place, old and new are one piece of memory.
+    let mut changes: Vec<(u32, i128)> = Vec::with_capacity(plan.allocations.len() * 2);
+    for a in &plan.allocations {
+        changes.push((a.first + u32::from(a.in_place_of.is_some()), i128::from(a.size_bytes)));
+        changes.push((a.last + 1, -i128::from(a.size_bytes)));
+    }
+    changes.sort_unstable();
+    let (mut sum, mut most_bytes, mut peak) = (0_i128, 0_i128, 0);
+    for (step, change) in changes {
+        sum += change;
+        if sum > most_bytes {
+            (most_bytes, peak) = (sum, step);
+        }
+    }
+    let alive = plan.allocations.iter().filter(|a| a.first <= peak && peak <= a.last);
+    let mut largest: Vec<LiveTensor> =
+        alive.map(|a| LiveTensor { name: Arc::clone(&a.name), size_bytes: a.size_bytes }).collect();
     largest.sort_by(|a, b| b.size_bytes.cmp(&a.size_bytes).then_with(|| a.name.cmp(&b.name)));
     largest.truncate(most);
     largest

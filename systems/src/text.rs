@@ -15,7 +15,7 @@ use crate::{
     liveness::{Holds, Live},
     plan::{Plan, Step},
     publish::GraphPlan,
-    split::{Copies, Splits},
+    split::{Copies, NodeBackends, Splits},
     status::{Pass, PlanStatus},
 };
 
@@ -84,6 +84,10 @@ fn record_index(
     memory: Res<'_, NodeMemory>,
     mut texts: ResMut<'_, PassTexts>,
 ) {
+    // A run that only computes leaves the texts of its plan alone.
+    if matches!(*status, PlanStatus::Idle | PlanStatus::Ready | PlanStatus::Computing) {
+        return;
+    }
     texts.texts.clear();
     texts.placements.clear();
     if !ran(&status, Pass::Index) {
@@ -200,16 +204,24 @@ fn record_split(
     texts.texts.push((Pass::Split, text));
 }
 
-fn item_name(holds: Holds, slot: u32, names: &NodeNames, backends: &Backends, copies: &Copies) -> String {
-    match holds {
-        Holds::Node(node) if slot == 0 => names.0[node as usize].to_string(),
-        Holds::Node(node) => format!("{}#{slot}", names.0[node as usize]),
+/// `NAME`, or `BACKEND#NAME#SLOT` for copies and further slots.
+fn item_name(
+    holds: Holds,
+    slot: u32,
+    names: &NodeNames,
+    backends: &Backends,
+    copies: &Copies,
+    places: &NodeBackends,
+) -> String {
+    let (node, backend) = match holds {
+        Holds::Node(node) if slot == 0 => return names.0[node as usize].to_string(),
+        Holds::Node(node) => (node, places.0[node as usize]),
         Holds::Copy(copy) => {
             let record = copies.0[copy as usize];
-            let backend = backends.0[record.backend as usize].name();
-            format!("{backend}#{}#{slot}", names.0[record.source as usize])
+            (record.source, record.backend)
         }
-    }
+    };
+    format!("{}#{}#{slot}", backends.0[backend as usize].name(), names.0[node as usize])
 }
 
 fn record_liveness(
@@ -217,6 +229,7 @@ fn record_liveness(
     names: Res<'_, NodeNames>,
     backends: Res<'_, Backends>,
     copies: Res<'_, Copies>,
+    places: Res<'_, NodeBackends>,
     live: Res<'_, Live>,
     mut texts: ResMut<'_, PassTexts>,
 ) {
@@ -225,7 +238,7 @@ fn record_liveness(
     }
     let name = |item: u32| {
         let item = &live.items[item as usize];
-        item_name(item.holds, item.slot, &names, &backends, &copies)
+        item_name(item.holds, item.slot, &names, &backends, &copies, &places)
     };
     let mut text = String::new();
     for (i, item) in live.items.iter().enumerate() {
@@ -244,6 +257,7 @@ fn record_allocate(
     names: Res<'_, NodeNames>,
     backends: Res<'_, Backends>,
     copies: Res<'_, Copies>,
+    places: Res<'_, NodeBackends>,
     live: Res<'_, Live>,
     allocated: Res<'_, Allocated>,
     mut texts: ResMut<'_, PassTexts>,
@@ -258,7 +272,7 @@ fn record_allocate(
     }
     for item in &live.items {
         let place = allocated.places[item.block as usize];
-        let name = item_name(item.holds, item.slot, &names, &backends, &copies);
+        let name = item_name(item.holds, item.slot, &names, &backends, &copies, &places);
         let _ = writeln!(text, "{name} at {}+{}", place.buffer, place.offset_bytes);
     }
     let _ = writeln!(text, "planned {} bytes, lower bound {}", allocated.planned_bytes(), allocated.lower_bound_bytes);

@@ -1,8 +1,8 @@
 //! **upgrade**: moves decided nodes to a higher backend on the same memory, and places what is still undecided.
 //!
 //! Reads: node columns, masks, backends. Writes: `BackendId` and `Cause` of computing nodes.
-//! Invariants: pinned nodes and writers into planned memory stay; a move goes only to a backend of the same buffer type that
-//! supports the op and can read every operand.
+//! Invariants: pinned nodes, nodes that a user's system placed, and writers into planned memory with their target stay; a move
+//! goes only to a backend of the same buffer type that supports the op and can read every operand.
 //! Cost: nodes × backends × operands. Source: DESIGN "upgrade"; pass 3 of ggml's `ggml_backend_sched_split_graph`.
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub fn upgrade(inputs: UpgradeInputs<'_>, mut placements: Placements<'_, '_>) ->
     let mut changed = 0;
     for node in inputs.ops.computing() {
         match placements.get(node) {
-            Some(_) if placements.cause(node) == Cause::Pin => {}
+            Some(_) if matches!(placements.cause(node), Cause::Pin | Cause::User) => {}
             Some(backend) => {
                 if let Some(better) = inputs.better(node, backend, &placements) {
                     changed += usize::from(placements.set(node, better, Cause::Upgrade));
@@ -70,8 +70,7 @@ impl UpgradeInputs<'_> {
     }
 
     fn better(&self, node: usize, current: usize, placements: &Placements<'_, '_>) -> Option<usize> {
-        let row = self.ops.0[node].row();
-        if row.writes.is_some() && self.memory.place[self.roots.of(node)].is_none() {
+        if self.families.of(self.roots.of(node)).next().is_some() {
             return None;
         }
         let buffer_type = &self.backends.0[current].capabilities().buffer_type;

@@ -69,9 +69,9 @@ impl Place {
     pub(crate) fn packed(slot: usize, dtype: DType, shape: [usize; 4]) -> Option<Self> {
         let mut place = Self { slot, offset: 0, dtype, shape, strides: [0; 4] };
         let mut stride = place.unit_bytes();
-        for axis in 0..4 {
+        for (axis, units) in [place.row_units(), shape[1], shape[2], shape[3]].into_iter().enumerate() {
             place.strides[axis] = stride;
-            stride = stride.checked_mul(if axis == 0 { place.row_units() } else { shape[axis] })?;
+            stride = stride.checked_mul(units)?;
         }
         isize::try_from(stride).ok().map(|_| place)
     }

@@ -23,7 +23,9 @@ pub struct GraphTextError {
 #[non_exhaustive]
 pub enum GraphTextProblem {
     /// A line that starts with none of the statements.
-    #[error("unknown word `{word}`; start a line with {statements}, or write `NAME = OP OPERAND …` with spaces around `=`")]
+    #[error(
+        "unknown word `{word}`; start a line with {statements}, or write `NAME = OP OPERAND …` with spaces around `=`"
+    )]
     UnknownStatement {
         /// The word.
         word: String,
@@ -124,7 +126,9 @@ pub enum GraphTextProblem {
     #[error("there is no backend; add a line `backend cpu memory=host`")]
     NoBackend,
     /// The last backend is not on host memory.
-    #[error("the last backend, `{backend}`, has memory={memory}; the last must have memory=host, so add one or move it")]
+    #[error(
+        "the last backend, `{backend}`, has memory={memory}; the last must have memory=host, so add one or move it"
+    )]
     LastNotHost {
         /// The backend.
         backend: Arc<str>,
@@ -138,7 +142,9 @@ pub enum GraphTextProblem {
 #[non_exhaustive]
 pub enum GraphError {
     /// The number of backends is not that of the text.
-    #[error("the text declares {declared} backends, but {given} were given; give one for each `backend` line, in order")]
+    #[error(
+        "the text declares {declared} backends, but {given} were given; give one for each `backend` line, in order"
+    )]
     BackendCount {
         /// Lines of the text.
         declared: usize,
@@ -172,7 +178,9 @@ pub enum GraphError {
         source: BackendError,
     },
     /// Another machine lacks what the graph names.
-    #[error("{what} is on backend `{backend}`, which the other machine lacks; add a `backend {backend}` line there, or change the graph")]
+    #[error(
+        "{what} is on backend `{backend}`, which the other machine lacks; add a `backend {backend}` line there, or change the graph"
+    )]
     NotOnMachine {
         /// What names the backend.
         what: String,

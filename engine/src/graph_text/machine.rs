@@ -18,8 +18,8 @@ pub(super) const FORM: &str = "backend NAME [memory=KIND] [reads=KIND,…] [ops=
 /// ggml's dtypes beside those of the dtype table. A machine may refuse them although no graph here can hold them yet.
 const OTHER_DTYPES: &[&str] = &[
     "bf16", "f64", "i8", "i16", "i64", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl",
-    "iq4_xs", "mxfp4", "nvfp4", "q2_K", "q3_K", "q4_0", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_1", "q8_K", "tq1_0",
-    "tq2_0",
+    "iq4_xs", "mxfp4", "nvfp4", "q2_K", "q3_K", "q4_0", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_1", "q8_K",
+    "tq1_0", "tq2_0",
 ];
 
 /// A `backend` line: a backend's name, and all that planning asks of it.
@@ -172,7 +172,8 @@ fn computing_ops() -> impl Iterator<Item = OpKind> {
 
 fn ops(value: Word<'_>) -> Result<BTreeSet<OpKind>, Fault> {
     let op = |part: Word<'_>, name: &str| {
-        let unknown = || GraphTextProblem::UnknownOp { name: name.into(), known: join(computing_ops().map(OpKind::name)) };
+        let unknown =
+            || GraphTextProblem::UnknownOp { name: name.into(), known: join(computing_ops().map(OpKind::name)) };
         OpKind::from_name(name).filter(|op| *op != OpKind::None).ok_or_else(|| fault(part, unknown()))
     };
     let mut parts = value.list();

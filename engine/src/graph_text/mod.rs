@@ -216,4 +216,42 @@ impl GraphText {
         }
         Ok(text)
     }
+
+    /// This text with some of its existing tensors, chosen by name, in memory of another backend, a place in
+    /// [`GraphText::machine`]: weights become its weights, tensors of other buffers get a buffer like theirs on it. A place
+    /// that does not exist moves nothing.
+    #[must_use]
+    pub fn with_memory_on(mut self, backend: usize, moves: impl Fn(&str) -> bool) -> Self {
+        let Some(home) = self.machine.get(backend) else { return self };
+        let suffix = format!("@{}", home.name);
+        // For each buffer of the text, the one that takes its tensors' place.
+        let mut moved: Vec<Option<usize>> = vec![None; self.buffers.len()];
+        for tensor in self.tensors.iter_mut().filter(|tensor| moves(&tensor.name)) {
+            match &mut tensor.origin {
+                Origin::Weight { backend: home } => *home = backend,
+                Origin::Tensor { buffer } => {
+                    let old = self.buffers[*buffer].clone();
+                    if old.backend == backend {
+                        continue;
+                    }
+                    if old.usage == Usage::Weights && !old.opaque {
+                        tensor.origin = Origin::Weight { backend };
+                        continue;
+                    }
+                    let next = self.buffers.len();
+                    let new = *moved[*buffer].get_or_insert(next);
+                    if new == next {
+                        let mut name = format!("{}{suffix}", old.name);
+                        while self.buffers.iter().any(|other| *other.name == *name) {
+                            name.push('_');
+                        }
+                        self.buffers.push(BufferText { name: name.into(), backend, ..old });
+                    }
+                    *buffer = new;
+                }
+                Origin::Input | Origin::Scratch | Origin::Node { .. } => {}
+            }
+        }
+        self
+    }
 }

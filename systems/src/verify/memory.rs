@@ -1,6 +1,9 @@
 //! The walk over a program: which bytes hold what, who may touch them, and in which order.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use entensor_components::TensorRef;
 
@@ -22,8 +25,17 @@ struct Segment {
     content: Option<Content>,
     /// Queue and step of the last write.
     writer: Option<(u32, usize)>,
-    /// Queue and step of reads since.
+    /// Queue and step of reads since: the last one of each queue, which is finished after all before it.
     readers: Vec<(u32, usize)>,
+}
+
+impl Segment {
+    fn read_by(&mut self, (queue, step): (u32, usize)) {
+        match self.readers.iter_mut().find(|(other, _)| *other == queue) {
+            Some((_, last)) => *last = step,
+            None => self.readers.push((queue, step)),
+        }
+    }
 }
 
 /// The bytes of one memory as disjoint segments.
@@ -98,6 +110,8 @@ fn merge(into: &mut [Option<usize>], from: &[Option<usize>]) {
 
 struct Walk<'a> {
     plan: &'a Plan,
+    /// Where the planned roots lie in this slot: looked up in the plan's data, not through the planner's code.
+    homes: HashMap<u32, (u32, u64)>,
     memories: Vec<Bytes>,
     clocks: Clocks,
     /// Writes to each root so far.
@@ -108,14 +122,26 @@ struct Walk<'a> {
 /// Walks one slot's program and reports what goes wrong.
 pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut Vec<Violation>) {
     let queues = plan.backends.len();
+    let mut homes = HashMap::new();
+    for allocation in &plan.allocations {
+        let Held::Node(root) = allocation.held else { continue };
+        let place = (allocation.buffer, allocation.offset_bytes);
+        // What is the same in all slots exists in the first one only.
+        if allocation.slot == slot {
+            homes.insert(root, place);
+        } else {
+            homes.entry(root).or_insert(place);
+        }
+    }
     let mut walk = Walk {
         plan,
+        homes,
         memories: (0..plan.memory_count()).map(|_| Bytes::default()).collect(),
         clocks: Clocks { known: vec![vec![None; queues]; queues], events: vec![Vec::new(); program.events as usize] },
         versions: vec![0; plan.nodes.len()],
         violations,
     };
-    walk.place_existing(slot);
+    walk.place_existing();
     for (step, what) in program.steps.iter().enumerate() {
         match what {
             Step::Copy { copy, split, from, to, .. } => {
@@ -133,19 +159,16 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
             }
         }
     }
-    walk.check_outputs(slot);
+    walk.check_outputs();
 }
 
 impl Walk<'_> {
-    /// Where a root lies in a slot: looked up in the plan's data, not through the planner's code.
-    fn home(&self, root: u32, slot: u32) -> Option<(u32, u64)> {
+    /// Where a root lies in this slot.
+    fn home(&self, root: u32) -> Option<(u32, u64)> {
         if let Some((buffer, offset)) = self.plan.nodes[root as usize].existing {
             return Some((u32::try_from(self.plan.buffers.len()).ok()? + buffer, offset));
         }
-        let mut found = self.plan.allocations.iter().filter(|a| a.held == Held::Node(root));
-        let first = found.clone().next()?;
-        let allocation = found.find(|a| a.slot == slot).unwrap_or(first);
-        Some((allocation.buffer, allocation.offset_bytes))
+        self.homes.get(&root).copied()
     }
 
     fn tag(&mut self, memory: u32, start: u64, bytes: u64, root: u32, version: u32, by: Option<(u32, usize)>) {
@@ -157,11 +180,11 @@ impl Walk<'_> {
     }
 
     /// Before the first step: existing memory and inputs hold their tensors.
-    fn place_existing(&mut self, slot: u32) {
+    fn place_existing(&mut self) {
         for (i, node) in self.plan.nodes.iter().enumerate() {
             let i = u32::try_from(i).unwrap_or(u32::MAX);
             if node.root == i && (node.existing.is_some() || node.flags.input) {
-                let Some((memory, offset)) = self.home(i, slot) else {
+                let Some((memory, offset)) = self.home(i) else {
                     self.violations.push(Violation::OutOfBounds { name: Arc::clone(&node.name) });
                     continue;
                 };
@@ -223,7 +246,7 @@ impl Walk<'_> {
                 if let Some(writer) = segment.writer.filter(|&w| !clocks.knows(by.0, w)) {
                     unordered.get_or_insert(writer.0);
                 }
-                segment.readers.push(by);
+                segment.read_by(by);
             }
         });
         if let Some(found) = wrong {
@@ -373,12 +396,12 @@ impl Walk<'_> {
     }
 
     /// After the last step every output must still be there.
-    fn check_outputs(&mut self, slot: u32) {
+    fn check_outputs(&mut self) {
         for (i, node) in self.plan.nodes.iter().enumerate() {
             if !node.flags.output {
                 continue;
             }
-            let Some((memory, offset)) = self.home(node.root, slot) else {
+            let Some((memory, offset)) = self.home(node.root) else {
                 self.violations.push(Violation::OutOfBounds { name: Arc::clone(&node.name) });
                 continue;
             };

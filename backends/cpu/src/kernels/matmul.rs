@@ -3,18 +3,19 @@
 
 use entensor_components::DType;
 
-use super::{CHUNK_COST, Grid};
+use super::{CHUNK_COST, Grid, Piece};
 use crate::{
-    simd::{BLOCK, Level},
+    simd::{BLOCK, GROUP, Level, Rounded},
     tensor::{Bases, Place, TILE, Tensor, work_row},
 };
 
-/// Rows of activations rounded to 8-bit blocks, in the layout of `quantized_row_bytes`.
+/// Rows of activations rounded to 8-bit blocks, in groups that do not cross planes.
 #[derive(Debug)]
 pub(crate) struct Quantize {
     pub(crate) x: Place,
-    /// `[row bytes, rows]` in work memory; the dtype stands for bytes only.
+    /// `[group, groups]` in work memory; the dtype stands for bytes only.
     pub(crate) out: Place,
+    /// Over the groups.
     pub(crate) grid: Grid,
 }
 
@@ -22,18 +23,19 @@ impl Quantize {
     #[inline(always)]
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
-        let (mut tile, mut rounded) = ([0.0; TILE], [0_u8; TILE + TILE / BLOCK * 8]);
-        let k = self.x.shape[0];
+        let mut tile = [0.0; TILE];
+        let [k, n, d2, _] = self.x.shape;
+        let groups_per_plane = n.div_ceil(GROUP);
         for piece in self.grid.chunk(chunk) {
-            let x = x.row(self.x.row_at(piece.row));
-            // SAFETY: the row belongs to this chunk, and nobody else uses it before the step is done.
-            let row = unsafe { work_row(&out, [piece.row, 0, 0]) };
-            for (start, len) in piece.tiles() {
-                x.load(level, start, &mut tile[..len]);
-                level.quantize(&tile[..len], &mut rounded[..len + len / BLOCK * 8]);
-                row[start..start + len].copy_from_slice(&rounded[..len]);
-                let scales = &rounded[len..len + len / BLOCK * 8];
-                row[k + start / BLOCK * 8..][..scales.len()].copy_from_slice(scales);
+            let (plane, first) = (piece.row / groups_per_plane, piece.row % groups_per_plane * GROUP);
+            // SAFETY: the group belongs to this chunk, and nobody else uses it before the step is done.
+            let group = unsafe { work_row(&out, [piece.row, 0, 0]) };
+            for row in 0..(n - first).min(GROUP) {
+                let x = x.row([first + row, plane % d2, plane / d2]);
+                for (start, len) in (Piece { row: 0, start: 0, end: k }).tiles() {
+                    x.load(level, start, &mut tile[..len]);
+                    level.quantize(&tile[..len], k, row, start / BLOCK, group);
+                }
             }
         }
     }
@@ -44,7 +46,7 @@ impl Quantize {
 pub(crate) struct MulMat {
     /// Packed rows.
     pub(crate) weights: Place,
-    /// Packed f32 rows with the axes of the activations, or `[row bytes, all rows]` of quantized ones.
+    /// Packed f32 rows with the axes of the activations, or groups of rounded ones.
     pub(crate) x: Place,
     pub(crate) out: Place,
     /// Elements that are summed over.
@@ -65,7 +67,7 @@ pub(crate) struct Tiling {
 }
 
 /// Rows of activations that share each unpacked row of weights.
-const N_TILE: usize = 4;
+const N_TILE: usize = GROUP;
 /// Rows of weights side by side when there are enough activations; more accumulators would not fit the registers.
 const M_TILE: usize = 2;
 /// Rows of weights side by side for single activations: enough independent sums to hide the latency of adding.
@@ -89,27 +91,39 @@ impl Tiling {
     }
 }
 
-/// One kind of product: which level method it is.
+/// One kind of product: which level method it is, and what of the activations it wants.
 trait Product {
+    /// `N` rows of activations.
+    type X<'a, const N: usize>: Copy;
+
+    fn x<'a, const N: usize>(rows: &Rows<'a>, j: usize) -> Self::X<'a, N>;
+
     fn dots<L: Level, const M: usize, const N: usize>(
         level: L,
         k: usize,
         w: [&[u8]; M],
-        x: [&[u8]; N],
+        x: Self::X<'_, N>,
     ) -> [[f32; N]; M];
 }
 
 macro_rules! product {
-    ($($name:ident $method:ident;)+) => {$(
+    ($($name:ident $method:ident, $x:ty, $rows:ident;)+) => {$(
         struct $name;
 
         impl Product for $name {
+            type X<'a, const N: usize> = $x;
+
+            #[inline(always)]
+            fn x<'a, const N: usize>(rows: &Rows<'a>, j: usize) -> $x {
+                rows.$rows(j)
+            }
+
             #[inline(always)]
             fn dots<L: Level, const M: usize, const N: usize>(
                 level: L,
                 k: usize,
                 w: [&[u8]; M],
-                x: [&[u8]; N],
+                x: Self::X<'_, N>,
             ) -> [[f32; N]; M] {
                 level.$method(k, w, x)
             }
@@ -118,10 +132,10 @@ macro_rules! product {
 }
 
 product! {
-    F32 dots_f32;
-    F16 dots_f16;
-    Q4_1 dots_q4_1;
-    Q8_0 dots_q8_0;
+    F32 dots_f32, [&'a [u8]; N], plain;
+    F16 dots_f16, [&'a [u8]; N], plain;
+    Q4_1 dots_q4_1, Rounded<'a>, rounded;
+    Q8_0 dots_q8_0, Rounded<'a>, rounded;
 }
 
 /// The rows that a chunk multiplies.
@@ -129,11 +143,11 @@ struct Rows<'a> {
     weights: Tensor<'a>,
     weights_plane: [usize; 2],
     x: Tensor<'a>,
-    /// Axes 2 and 3 of the activations; `None` for quantized rows, which are numbered through.
-    x_plane: Option<[usize; 2]>,
-    x_first: usize,
     out: Tensor<'a>,
-    out_plane: [usize; 2],
+    /// Axes 2 and 3 of activations and result.
+    plane: [usize; 2],
+    /// The first group of the plane, where activations are rounded.
+    first_group: usize,
     k: usize,
 }
 
@@ -145,21 +159,24 @@ impl<'a> Rows<'a> {
     }
 
     #[inline(always)]
-    fn x(&self, j: usize) -> &'a [u8] {
-        let at = match self.x_plane {
-            Some(plane) => [j, plane[0], plane[1]],
-            None => [self.x_first + j, 0, 0],
-        };
-        // SAFETY: no step writes an operand of a product while it runs, and its result lies elsewhere.
-        unsafe { self.x.row_bytes(at) }
+    fn plain<const N: usize>(&self, j: usize) -> [&'a [u8]; N] {
+        // SAFETY: as for the weights.
+        std::array::from_fn(|row| unsafe { self.x.row_bytes([j + row, self.plane[0], self.plane[1]]) })
     }
 
     #[inline(always)]
-    fn tile<P: Product, L: Level, const M: usize, const N: usize>(&self, level: L, i: usize, j: usize, x: [&[u8]; N]) {
-        let sums = P::dots(level, self.k, std::array::from_fn::<_, M, _>(|row| self.weight(i + row)), x);
+    fn rounded(&self, j: usize) -> Rounded<'a> {
+        // SAFETY: as for the weights.
+        let group = unsafe { self.x.row_bytes([self.first_group + j / GROUP, 0, 0]) };
+        Rounded { group, first: j % GROUP }
+    }
+
+    #[inline(always)]
+    fn tile<P: Product, L: Level, const M: usize, const N: usize>(&self, level: L, i: usize, j: usize, x: P::X<'a, N>) {
+        let sums = P::dots::<L, M, N>(level, self.k, std::array::from_fn(|row| self.weight(i + row)), x);
         for column in 0..N {
             // SAFETY: the elements belong to this chunk.
-            let out = unsafe { self.out.row_mut([j + column, self.out_plane[0], self.out_plane[1]]) };
+            let out = unsafe { self.out.row_mut([j + column, self.plane[0], self.plane[1]]) };
             for (row, sums) in sums.iter().enumerate() {
                 out.set(i + row, sums[column]);
             }
@@ -173,7 +190,7 @@ impl<'a> Rows<'a> {
         weights: &std::ops::Range<usize>,
         j: usize,
     ) {
-        let x: [&[u8]; N] = std::array::from_fn(|column| self.x(j + column));
+        let x = P::x::<N>(self, j);
         let mut i = weights.start;
         while i + M <= weights.end {
             self.tile::<P, L, M, N>(level, i, j, x);
@@ -213,10 +230,9 @@ impl MulMat {
             weights: bases.tensor(&self.weights),
             weights_plane: [out_plane[0] / self.group[0], out_plane[1] / self.group[1]],
             x: bases.tensor(&self.x),
-            x_plane: (!self.weights.dtype.is_block()).then_some(out_plane),
-            x_first: plane * tiling.n,
             out: bases.tensor(&self.out),
-            out_plane,
+            plane: out_plane,
+            first_group: plane * tiling.n.div_ceil(GROUP),
             k: self.k,
         };
         let weights = m_index * tiling.m_chunk..((m_index + 1) * tiling.m_chunk).min(tiling.m);

@@ -8,7 +8,7 @@ use crate::{
         Binary, BinaryOp, CHUNK_COST, CheckIds, CopyLinear, CopyRows, GetRows, Grid, Kernel, MulMat, Quantize, Repeat,
         RmsNorm, Rope, RopeTable, SetRows, SoftMax, SumRows, Tiling, Unary, UnaryOp,
     },
-    simd::quantized_row_bytes,
+    simd::{GROUP, group_bytes},
     tensor::Place,
 };
 
@@ -200,10 +200,11 @@ impl Builder {
 
     /// Activations in 8-bit blocks; products in a row over the same activations share them.
     fn quantized(&mut self, x: Place) -> Result<Place, BackendError> {
-        let rows = x.shape[1] * x.shape[2] * x.shape[3];
-        let place = self.work(Work::Activations, DType::F32, [quantized_row_bytes(x.shape[0]) / 4, rows, 1, 1])?;
+        let [k, n, d2, d3] = x.shape;
+        let groups = n.div_ceil(GROUP) * d2 * d3;
+        let place = self.work(Work::Activations, DType::F32, [group_bytes(k) / 4, groups, 1, 1])?;
         if self.activations != Some((x, true)) {
-            let grid = Grid::rows(x.rows(), x.shape[0], x.shape[0].saturating_mul(cost::CONVERT));
+            let grid = Grid::rows(groups, k, k.saturating_mul(GROUP * cost::CONVERT));
             let kernel = Kernel::Quantize(Quantize { x, out: place, grid });
             self.push(kernel, grid.chunks(), &[x], Some(&place), x.elements() * cost::CONVERT);
             self.activations = Some((x, true));

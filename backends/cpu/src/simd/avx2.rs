@@ -1,9 +1,10 @@
 //! AVX2 with FMA and F16C, by hand where it matters: conversions, rounding of activations, dot products.
 #![expect(unsafe_code, reason = "instructions beyond the target's baseline, and unaligned loads from checked slices")]
+#![expect(clippy::needless_range_loop, reason = "tiles are indexed by row and column; iterators would hide which is which")]
 
 use core::arch::x86_64::*;
 
-use super::{BLOCK, Level};
+use super::{BLOCK, GROUP, GroupLayout, Level, Rounded, group_bytes};
 
 /// Proof that this CPU has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
 #[derive(Clone, Copy)]
@@ -96,7 +97,7 @@ unsafe fn dots_plain<const M: usize, const N: usize, const W_BYTES: usize>(
             }
         }
     }
-    sums.map(|row| row.map(|v| sum_lanes(v)))
+    add_up(&sums)
 }
 
 /// The low half is elements 0–15 (low nibbles), the high half elements 16–31 (high nibbles).
@@ -107,18 +108,61 @@ fn unpack_nibbles(packed: __m128i) -> __m256i {
     _mm256_and_si256(both, _mm256_set1_epi8(15))
 }
 
+/// The scales, or the sums, of a block for `N` rows: four at once, or one.
+///
 /// # Safety
-/// Every row of `w` must hold `k / 32` blocks of q4_1, every row of `x` `k` quantized activations.
+/// `at` must point to `N` f32.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dots_q4_1<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
+unsafe fn load_scales<const N: usize>(at: *const u8) -> __m128 {
+    // SAFETY: the caller promises the floats.
+    unsafe { if N == GROUP { _mm_loadu_ps(at.cast()) } else { _mm_load_ss(at.cast()) } }
+}
+
+/// How far ahead of a single row of activations weights are fetched: their stream is longer than any cache, and each
+/// tile reads several rows at once, which the hardware's own prefetching takes for less of a stream than it is.
+const FETCH_AHEAD_BYTES: usize = 4096;
+
+/// Asks for the weights that come up, where a product is bound by reading them.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn fetch_ahead<const N: usize>(weights: *const u8) {
+    if N == 1 {
+        // Prefetching reads nothing: an address outside of memory is ignored.
+        _mm_prefetch::<_MM_HINT_T0>(weights.wrapping_add(FETCH_AHEAD_BYTES).cast());
+    }
+}
+
+/// Four floats in memory: spreading one of them over all lanes is then a load, and loads are idle where products are not.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn four_floats(v: __m128) -> [f32; 4] {
+    let mut four = [0.0; 4];
+    // SAFETY: four floats.
+    unsafe { _mm_storeu_ps(four.as_mut_ptr(), v) };
+    four
+}
+
+/// # Safety
+/// Every row of `w` must hold `k / 32` blocks of q4_1, `x` a group of rows of `k` activations.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn dots_q4_1<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M] {
+    const { assert!(N == 1 || N == GROUP) };
+    let (layout, group) = (GroupLayout { k }, x.group.as_ptr());
     let ones = _mm256_set1_epi16(1);
     let mut sums = [[_mm256_setzero_ps(); N]; M];
+    // Minima times sums, one lane a row of activations.
+    let mut minima = [_mm_setzero_ps(); M];
     for b in 0..k / BLOCK {
         let mut quants = [_mm256_setzero_si256(); M];
-        let mut scales = [_mm256_setzero_ps(); M];
-        let mut minima = [_mm256_setzero_ps(); M];
+        let mut scales = [[0.0_f32; 4]; M];
+        // SAFETY: the scales and sums of block `b` lie inside the group.
+        let (x_scales, x_sums) = unsafe {
+            (load_scales::<N>(group.add(layout.scale(x.first, b))), load_scales::<N>(group.add(layout.sum(x.first, b))))
+        };
         for i in 0..M {
+            fetch_ahead::<N>(w[i].as_ptr().wrapping_add(b * 20));
             // SAFETY: block `b` lies inside the row, and is 20 bytes long.
             let (scale_and_min, nibbles) = unsafe {
                 let block = w[i].as_ptr().add(b * 20);
@@ -126,43 +170,47 @@ unsafe fn dots_q4_1<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: 
             };
             let pair = _mm_cvtph_ps(_mm_cvtsi32_si128(scale_and_min));
             quants[i] = unpack_nibbles(nibbles);
-            scales[i] = _mm256_broadcastss_ps(pair);
-            minima[i] = _mm256_broadcastss_ps(_mm_movehdup_ps(pair));
+            scales[i] = four_floats(_mm_mul_ps(_mm_broadcastss_ps(pair), x_scales));
+            minima[i] = _mm_fmadd_ps(_mm_broadcastss_ps(_mm_movehdup_ps(pair)), x_sums, minima[i]);
         }
-        for (j, x) in x.iter().enumerate() {
-            // SAFETY: block `b` of the row, and its scale and sum behind all `k` bytes.
-            let (q, scale, sum) = unsafe {
-                let row = x.as_ptr();
-                let pair = row.add(k + b * 8).cast::<f32>();
-                (_mm256_loadu_si256(row.add(b * BLOCK).cast()), _mm256_set1_ps(pair.read_unaligned()), {
-                    _mm256_zextps128_ps256(_mm_set_ss(pair.add(1).read_unaligned()))
-                })
-            };
+        for j in 0..N {
+            // SAFETY: the quants of block `b` lie inside the group.
+            let q = unsafe { _mm256_loadu_si256(group.add(layout.quants(x.first + j, b)).cast()) };
             for i in 0..M {
                 // At most 2 · 15 · 127, so 16 bits are enough.
                 let pairs = _mm256_maddubs_epi16(quants[i], q);
                 let dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones));
-                sums[i][j] = _mm256_fmadd_ps(dot, _mm256_mul_ps(scales[i], scale), sums[i][j]);
-                // The sum sits in the first lane only: one instruction, and no second set of accumulators.
-                sums[i][j] = _mm256_fmadd_ps(minima[i], sum, sums[i][j]);
+                sums[i][j] = _mm256_fmadd_ps(dot, _mm256_broadcast_ss(&scales[i][j]), sums[i][j]);
             }
         }
     }
-    sums.map(|row| row.map(|v| sum_lanes(v)))
+    let mut out = [[0.0; N]; M];
+    for i in 0..M {
+        let four = four_floats(minima[i]);
+        for j in 0..N {
+            out[i][j] = sum_lanes(sums[i][j]) + four[j];
+        }
+    }
+    out
 }
 
 /// # Safety
-/// Every row of `w` must hold `k / 32` blocks of q8_0, every row of `x` `k` quantized activations.
+/// Every row of `w` must hold `k / 32` blocks of q8_0, `x` a group of rows of `k` activations.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn dots_q8_0<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
+unsafe fn dots_q8_0<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M] {
+    const { assert!(N == 1 || N == GROUP) };
+    let (layout, group) = (GroupLayout { k }, x.group.as_ptr());
     let ones = _mm256_set1_epi16(1);
     let mut sums = [[_mm256_setzero_ps(); N]; M];
     for b in 0..k / BLOCK {
         let mut quants = [_mm256_setzero_si256(); M];
         let mut magnitudes = [_mm256_setzero_si256(); M];
-        let mut scales = [_mm256_setzero_ps(); M];
+        let mut scales = [[0.0_f32; 4]; M];
+        // SAFETY: the scales of block `b` lie inside the group.
+        let x_scales = unsafe { load_scales::<N>(group.add(layout.scale(x.first, b))) };
         for i in 0..M {
+            fetch_ahead::<N>(w[i].as_ptr().wrapping_add(b * 34));
             // SAFETY: block `b` lies inside the row, and is 34 bytes long.
             let (scale, q) = unsafe {
                 let block = w[i].as_ptr().add(b * 34);
@@ -170,31 +218,42 @@ unsafe fn dots_q8_0<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: 
             };
             quants[i] = q;
             magnitudes[i] = _mm256_abs_epi8(q);
-            scales[i] = _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(scale))));
+            let scale = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(scale)));
+            scales[i] = four_floats(_mm_mul_ps(_mm_broadcastss_ps(scale), x_scales));
         }
-        for (j, x) in x.iter().enumerate() {
-            // SAFETY: block `b` of the row, and its scale behind all `k` bytes.
-            let (q, scale) = unsafe {
-                let row = x.as_ptr();
-                let scale = row.add(k + b * 8).cast::<f32>().read_unaligned();
-                (_mm256_loadu_si256(row.add(b * BLOCK).cast()), _mm256_set1_ps(scale))
-            };
+        for j in 0..N {
+            // SAFETY: the quants of block `b` lie inside the group.
+            let q = unsafe { _mm256_loadu_si256(group.add(layout.quants(x.first + j, b)).cast()) };
             for i in 0..M {
                 // |w| · (x with the sign of w): at most 2 · 128 · 127, so 16 bits are enough.
                 let pairs = _mm256_maddubs_epi16(magnitudes[i], _mm256_sign_epi8(q, quants[i]));
                 let dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones));
-                sums[i][j] = _mm256_fmadd_ps(dot, _mm256_mul_ps(scales[i], scale), sums[i][j]);
+                sums[i][j] = _mm256_fmadd_ps(dot, _mm256_broadcast_ss(&scales[i][j]), sums[i][j]);
             }
         }
     }
-    sums.map(|row| row.map(|v| sum_lanes(v)))
+    add_up(&sums)
+}
+
+/// The sums of all partial sums. Loops instead of `map`: closures do not take the features along.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_up<const M: usize, const N: usize>(sums: &[[__m256; N]; M]) -> [[f32; N]; M] {
+    let mut out = [[0.0; N]; M];
+    for i in 0..M {
+        for j in 0..N {
+            out[i][j] = sum_lanes(sums[i][j]);
+        }
+    }
+    out
 }
 
 /// # Safety
-/// `row` must hold `x.len()` quantized activations, whole blocks of them.
+/// `group` must be a group of rows of `k` activations that has these blocks.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn quantize(x: &[f32], row: *mut u8) {
+unsafe fn quantize(x: &[f32], k: usize, row: usize, first: usize, group: *mut u8) {
+    let layout = GroupLayout { k };
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);
     for (b, block) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
         // SAFETY: a block is 32 elements.
@@ -208,27 +267,27 @@ unsafe fn quantize(x: &[f32], row: *mut u8) {
         let scale = largest / 127.0;
         // NaN and infinity are the largest magnitudes of all when compared as integers; their block gets no quants.
         let finite = largest < f32::INFINITY;
-        let (scale, sum) = if finite {
-            // One order of adding for all levels: lanes down the block, then pairwise.
-            let lanes = _mm256_add_ps(_mm256_add_ps(_mm256_add_ps(v[0], v[1]), v[2]), v[3]);
-            (scale, sum_lanes(lanes))
-        } else {
-            (f32::NAN, f32::NAN)
-        };
+        let scale = if finite { scale } else { f32::NAN };
         let keep = _mm256_set1_epi32(-i32::from(finite));
         let inverse = if scale < f32::MIN_POSITIVE { 0.0 } else { 1.0 / scale };
         let inverse = _mm256_set1_ps(inverse);
         let q = v.map(|v| _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v, inverse)), keep));
+        // The sum of what the quants stand for, not of the values: rounding errors then cancel against weights of zero mean.
+        let total = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+        let total = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256::<1>(total));
+        let total = _mm_add_epi32(total, _mm_shuffle_epi32::<0b01_00_11_10>(total));
+        let total = _mm_cvtsi128_si32(_mm_add_epi32(total, _mm_shuffle_epi32::<0b10_11_00_01>(total)));
+        let sum = scale * total as f32;
         // Packing works within halves, so the eight groups of four come out as 0 2 4 6 1 3 5 7.
         let words = [_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])];
         let bytes = _mm256_packs_epi16(words[0], words[1]);
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-        // SAFETY: block `b` of the row, and its scale and sum behind all quants.
+        // SAFETY: the quants, scale and sum of a block that the caller promises.
         unsafe {
-            _mm256_storeu_si256(row.add(b * BLOCK).cast(), _mm256_permutevar8x32_epi32(bytes, order));
-            let pair = row.add(x.len() + b * 8).cast::<f32>();
-            pair.write_unaligned(scale);
-            pair.add(1).write_unaligned(sum);
+            let quants = group.add(layout.quants(row, first + b));
+            _mm256_storeu_si256(quants.cast(), _mm256_permutevar8x32_epi32(bytes, order));
+            group.add(layout.scale(row, first + b)).cast::<f32>().write_unaligned(scale);
+            group.add(layout.sum(row, first + b)).cast::<f32>().write_unaligned(sum);
         }
     }
 }
@@ -280,24 +339,25 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
-    fn quantize(self, x: &[f32], row: &mut [u8]) {
-        assert!(x.len().is_multiple_of(BLOCK) && row.len() >= x.len() + x.len() / BLOCK * 8);
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { quantize(x, row.as_mut_ptr()) }
+    fn quantize(self, x: &[f32], k: usize, row: usize, first: usize, group: &mut [u8]) {
+        assert!(x.len().is_multiple_of(BLOCK) && first * BLOCK + x.len() <= k);
+        assert!(row < GROUP && group.len() >= group_bytes(k));
+        // SAFETY: `self` proves the features; the blocks were just checked.
+        unsafe { quantize(x, k, row, first, group.as_mut_ptr()) }
     }
 
     #[inline(always)]
-    fn dots_q8_0<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
+    fn dots_q8_0<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M] {
         check(w, k / BLOCK * 34);
-        check(x, k + k / BLOCK * 8);
+        assert!(x.first + N <= GROUP && x.group.len() >= group_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { dots_q8_0(k, w, x) }
     }
 
     #[inline(always)]
-    fn dots_q4_1<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
+    fn dots_q4_1<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M] {
         check(w, k / BLOCK * 20);
-        check(x, k + k / BLOCK * 8);
+        assert!(x.first + N <= GROUP && x.group.len() >= group_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { dots_q4_1(k, w, x) }
     }

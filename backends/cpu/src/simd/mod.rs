@@ -14,10 +14,52 @@ pub(crate) use portable::Portable;
 /// Elements of a block of activations that are rounded to 8 bits together; the block size of the block dtypes.
 pub(crate) const BLOCK: usize = 32;
 
-/// Bytes of a row of `k` activations in 8-bit blocks: `k` signed bytes, then the scale and the sum of each block as f32.
-/// Rounded up to whole cache lines, so that rows written by different workers share none.
-pub(crate) fn quantized_row_bytes(k: usize) -> usize {
-    (k + k / BLOCK * 8).next_multiple_of(64)
+/// Rows of activations that are rounded side by side, so that one instruction scales all of them.
+pub(crate) const GROUP: usize = 4;
+
+/// Bytes of the scales and sums of a block of a group: a scale for each row, then a sum for each.
+const GROUP_SCALES: usize = GROUP * 8;
+
+/// Bytes of a group of rows of `k` activations in 8-bit blocks: `k` signed bytes a row, one row after the other, then
+/// the scales and the sums of each block as f32. Rounded up to whole cache lines, so that groups written by different
+/// workers share none.
+pub(crate) fn group_bytes(k: usize) -> usize {
+    (GROUP * k + k / BLOCK * GROUP_SCALES).next_multiple_of(64)
+}
+
+/// `N` rows of a group of rounded activations.
+#[derive(Clone, Copy)]
+pub(crate) struct Rounded<'a> {
+    /// The whole group.
+    pub(crate) group: &'a [u8],
+    /// The first of the rows.
+    pub(crate) first: usize,
+}
+
+/// Where a group's parts lie.
+#[derive(Clone, Copy)]
+struct GroupLayout {
+    k: usize,
+}
+
+impl GroupLayout {
+    /// The quants of a block of a row.
+    #[inline(always)]
+    fn quants(self, row: usize, block: usize) -> usize {
+        row * self.k + block * BLOCK
+    }
+
+    /// The scale of a block of a row; those of the next rows follow.
+    #[inline(always)]
+    fn scale(self, row: usize, block: usize) -> usize {
+        GROUP * self.k + block * GROUP_SCALES + row * 4
+    }
+
+    /// The sum of a block of a row; those of the next rows follow.
+    #[inline(always)]
+    fn sum(self, row: usize, block: usize) -> usize {
+        self.scale(row, block) + GROUP * 4
+    }
 }
 
 /// The operations that are worth writing by hand for an instruction set; everything else is plain Rust that the compiler
@@ -38,15 +80,16 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// Encodes little-endian f16, rounding to nearest even.
     fn encode_f16(self, x: &[f32], bytes: &mut [u8]);
 
-    /// Rounds whole blocks of activations to 8 bits, in the layout of [`quantized_row_bytes`]. A block with a NaN or an
-    /// infinity gets a NaN scale and sum, so that no product hides it.
-    fn quantize(self, x: &[f32], row: &mut [u8]);
+    /// Rounds whole blocks of activations, the first of which is block `first` of row `row` of `k` activations of a group,
+    /// in the layout of [`group_bytes`]. A block with a NaN or an infinity gets a NaN scale and sum, so that no product
+    /// hides it.
+    fn quantize(self, x: &[f32], k: usize, row: usize, first: usize, group: &mut [u8]);
 
-    /// `q8_0` weights, quantized activations.
-    fn dots_q8_0<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
+    /// `q8_0` weights, rounded activations.
+    fn dots_q8_0<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M];
 
-    /// `q4_1` weights, quantized activations.
-    fn dots_q4_1<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
+    /// `q4_1` weights, rounded activations.
+    fn dots_q4_1<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M];
 
     /// f32 weights, f32 activations.
     fn dots_f32<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];

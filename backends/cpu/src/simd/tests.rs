@@ -22,34 +22,53 @@ fn encode(dtype: DType, x: &[f32]) -> Vec<u8> {
     bytes
 }
 
-fn activations<L: Level>(level: L, dtype: DType, x: &[f32]) -> Vec<u8> {
-    if !dtype.is_block() {
-        return encode(DType::F32, x);
+/// Four rows, as a product wants them: f32 bytes, or a rounded group.
+struct Activations {
+    plain: [Vec<u8>; GROUP],
+    group: Vec<u8>,
+}
+
+impl Activations {
+    fn new<L: Level>(level: L, x: &[Vec<f32>; GROUP]) -> Self {
+        let k = x[0].len();
+        let mut group = vec![0xaa; group_bytes(k)];
+        for (row, x) in x.iter().enumerate() {
+            // In two parts, as kernels do it a tile at a time.
+            let whole = x.len() / BLOCK * BLOCK;
+            let split = whole / 2 / BLOCK * BLOCK;
+            level.quantize(&x[..split], k, row, 0, &mut group);
+            level.quantize(&x[split..whole], k, row, split / BLOCK, &mut group);
+        }
+        Self { plain: x.each_ref().map(|x| encode(DType::F32, x)), group }
     }
-    let mut row = vec![0xaa; quantized_row_bytes(x.len())];
-    level.quantize(x, &mut row);
-    row
-}
 
-/// What the rounded activations stand for.
-fn rounded(row: &[u8], k: usize) -> Vec<f32> {
-    let float = |at: usize| f32::from_le_bytes(row[at..at + 4].try_into().expect("4 bytes"));
-    (0..k).map(|i| f32::from(row[i].cast_signed()) * float(k + i / BLOCK * 8)).collect()
-}
+    /// What a rounded row stands for.
+    fn rounded(&self, k: usize, row: usize) -> Vec<f32> {
+        let layout = GroupLayout { k };
+        let float = |at: usize| f32::from_le_bytes(self.group[at..at + 4].try_into().expect("4 bytes"));
+        let value = |i: usize| {
+            f32::from(self.group[layout.quants(row, 0) + i].cast_signed()) * float(layout.scale(row, i / BLOCK))
+        };
+        (0..k).map(value).collect()
+    }
 
-fn dots<L: Level, const M: usize, const N: usize>(
-    level: L,
-    dtype: DType,
-    k: usize,
-    w: [&[u8]; M],
-    x: [&[u8]; N],
-) -> [[f32; N]; M] {
-    match dtype {
-        DType::F32 => level.dots_f32(k, w, x),
-        DType::F16 => level.dots_f16(k, w, x),
-        DType::Q4_1 => level.dots_q4_1(k, w, x),
-        DType::Q8_0 => level.dots_q8_0(k, w, x),
-        DType::I32 => unreachable!("no products of integers"),
+    fn dots<L: Level, const M: usize, const N: usize>(
+        &self,
+        level: L,
+        dtype: DType,
+        k: usize,
+        w: [&[u8]; M],
+        first: usize,
+    ) -> [[f32; N]; M] {
+        let plain = std::array::from_fn(|row| &self.plain[first + row][..]);
+        let rounded = Rounded { group: &self.group, first };
+        match dtype {
+            DType::F32 => level.dots_f32(k, w, plain),
+            DType::F16 => level.dots_f16(k, w, plain),
+            DType::Q4_1 => level.dots_q4_1(k, w, rounded),
+            DType::Q8_0 => level.dots_q8_0(k, w, rounded),
+            DType::I32 => unreachable!("no products of integers"),
+        }
     }
 }
 
@@ -61,20 +80,17 @@ fn check_level<L: Level>(level: L) {
             }
             let weights: [Vec<u8>; 4] = std::array::from_fn(|i| encode(dtype, &noise(i as u32 + 1, k)));
             let x: [Vec<f32>; 4] = std::array::from_fn(|j| noise(j as u32 + 100, k));
-            let rows: [Vec<u8>; 4] = std::array::from_fn(|j| activations(level, dtype, &x[j]));
-            let (w, r) = (weights.each_ref().map(|w| &w[..]), rows.each_ref().map(|r| &r[..]));
-            let tile = dots::<L, 4, 4>(level, dtype, k, w, r);
+            let rows = Activations::new(level, &x);
+            let w = weights.each_ref().map(|w| &w[..]);
+            let tile: [[f32; 4]; 4] = rows.dots(level, dtype, k, w, 0);
             for i in 0..4 {
                 for j in 0..4 {
-                    assert_eq!(
-                        dots(level, dtype, k, [w[i]], [r[j]])[0][0].to_bits(),
-                        tile[i][j].to_bits(),
-                        "tiling shows"
-                    );
+                    let alone: [[f32; 1]; 1] = rows.dots(level, dtype, k, [w[i]], j);
+                    assert_eq!(alone[0][0].to_bits(), tile[i][j].to_bits(), "tiling shows");
                     let exact = codec::dot(dtype, w[i], &x[j]);
                     // Rounding moves each activation by half a step, against weights of at most 2.1.
                     let (close, near) = if dtype.is_block() {
-                        let rounded = rounded(&rows[j], k);
+                        let rounded = rows.rounded(k, j);
                         let moved: f64 = x[j].iter().zip(&rounded).map(|(a, b)| f64::from((a - b).abs())).sum();
                         (1e-6 * (1.0 + k as f64), 2.1 * moved)
                     } else {
@@ -93,9 +109,11 @@ fn check_quantize<L: Level>(level: L) {
     x[..BLOCK].fill(0.0);
     x[BLOCK] = f32::NAN;
     x[2 * BLOCK] = f32::NEG_INFINITY;
-    let row = activations(level, DType::Q8_0, &x);
-    assert_eq!(row[..x.len() + 4 * 8], activations(Portable, DType::Q8_0, &x)[..x.len() + 4 * 8], "levels agree");
-    let rounded = rounded(&row, x.len());
+    let k = x.len();
+    let rows: [Vec<f32>; GROUP] = std::array::from_fn(|row| x.iter().map(|v| v * (row + 1) as f32).collect());
+    let (found, portable) = (Activations::new(level, &rows), Activations::new(Portable, &rows));
+    assert_eq!(found.group, portable.group, "levels agree");
+    let rounded = found.rounded(k, 0);
     assert!(rounded[..BLOCK].iter().all(|&v| v == 0.0));
     assert!(rounded[BLOCK..3 * BLOCK].iter().all(|v| v.is_nan()));
     let step = x[3 * BLOCK..].iter().fold(0.0_f32, |m, v| m.max(v.abs())) / 127.0;

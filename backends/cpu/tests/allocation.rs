@@ -1,0 +1,75 @@
+//! A submission allocates nothing once it is warm, on one thread and with helpers.
+#![expect(unsafe_code, reason = "a global allocator that counts")]
+
+mod common;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use common::{block, cpu, memory};
+use entensor_components::Backend;
+use entensor_cpu::{CpuBackend, CpuConfig};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is the system's doing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_warm_submission_allocates_nothing() {
+    // One test in this file: another thread's allocations would count.
+    for (threads, width, tokens) in [(1, 64, 4), (1, 256, 64), (2, 64, 4), (3, 256, 64)] {
+        let backend = cpu(threads);
+        let (split, read, written) = block(width, tokens, 2);
+        let memories = [memory(&backend, &read), memory(&backend, &written)];
+        let prepared = backend.prepare(split).expect("valid");
+        for _ in 0..20 {
+            prepared.submit(&memories).expect("runs");
+        }
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..50 {
+            prepared.submit(&memories).expect("runs");
+        }
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "{threads} threads, {width} × {tokens}");
+    }
+    // Asking a shared pool takes a job or two, however large the pool is.
+    for workers in [1, 2, 8] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(workers).build().expect("threads start");
+        let config = CpuConfig { pool: Some(Arc::new(pool)), ..CpuConfig::default() };
+        let backend = CpuBackend::new(config).expect("the CPU is there");
+        let (split, read, written) = block(256, 64, 2);
+        let memories = [memory(&backend, &read), memory(&backend, &written)];
+        let prepared = backend.prepare(split).expect("valid");
+        for _ in 0..20 {
+            prepared.submit(&memories).expect("runs");
+        }
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..64 {
+            prepared.submit(&memories).expect("runs");
+        }
+        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        // The pool's queues grow now and then on top.
+        assert!(allocations <= 2 * 64 + 16, "{allocations} allocations for 64 runs with {workers} workers");
+    }
+}

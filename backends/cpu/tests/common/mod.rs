@@ -1,0 +1,73 @@
+//! Splits for the tests of this folder.
+#![allow(dead_code, reason = "every test file uses some of it")]
+
+use std::sync::Arc;
+
+use entensor_components::{
+    Backend, DType, MemoryHandle, MemorySlot, NodeDesc, Op, Shape, SplitDesc, TensorDesc, TensorRef, Usage,
+};
+use entensor_cpu::{CpuBackend, CpuConfig};
+
+pub(crate) fn cpu(threads: usize) -> CpuBackend {
+    CpuBackend::new(CpuConfig { threads: Some(threads), ..CpuConfig::default() }).expect("the CPU is there")
+}
+
+pub(crate) fn tensor(slot: u32, offset_bytes: u64, dtype: DType, shape: &[u64]) -> TensorRef {
+    let desc = TensorDesc::packed(dtype, Shape::new(shape).expect("few axes")).expect("valid");
+    TensorRef { desc, memory: MemorySlot(slot), offset_bytes }
+}
+
+pub(crate) fn node(name: &str, op: Op, operands: &[TensorRef], output: TensorRef) -> NodeDesc {
+    NodeDesc { name: Arc::from(name), op, output, operands: operands.to_vec() }
+}
+
+pub(crate) fn memory(backend: &dyn Backend, bytes: &[u8]) -> MemoryHandle {
+    let key = backend.create_buffer(bytes.len() as u64, Usage::Compute).expect("small");
+    let memory = backend.memory(key).expect("just made");
+    backend.write(&memory, 0, bytes).expect("in bounds");
+    memory
+}
+
+pub(crate) fn contents(backend: &dyn Backend, memory: &MemoryHandle) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(memory.as_host().expect("host").size_bytes()).expect("small")];
+    backend.read(memory, 0, &mut bytes).expect("in bounds");
+    bytes
+}
+
+pub(crate) fn floats(len: usize) -> Vec<u8> {
+    (0..len).flat_map(|i| ((i * 37 % 101) as f32 / 50.0 - 1.0).to_le_bytes()).collect()
+}
+
+/// A block of a network, in `width` columns and `tokens` rows: every kind of step, some independent of each other.
+/// Slot 0 is only read, slot 1 is written.
+pub(crate) fn block(width: u64, tokens: u64, repeats: usize) -> (SplitDesc, Vec<u8>, Vec<u8>) {
+    let x_bytes = width * tokens * 4;
+    let at = |index: u64| tensor(1, index * x_bytes, DType::F32, &[width, tokens]);
+    let weights = tensor(0, 0, DType::Q8_0, &[width, width]);
+    let plain = tensor(0, weights.desc.size_bytes(), DType::F32, &[width, width]);
+    let positions = tensor(0, plain.offset_bytes + plain.desc.size_bytes(), DType::I32, &[tokens]);
+    let heads = |index: u64| tensor(1, index * x_bytes, DType::F32, &[width, 1, tokens]);
+    let rope = Op::Rope { mode: entensor_components::RopeMode::Neox, n_dims: 0, base: 1e4, freq_scale: 1.0 };
+    let mut nodes = Vec::new();
+    for _ in 0..repeats {
+        nodes.push(node("norm", Op::RmsNorm { eps: 1e-5 }, &[at(0)], at(1)));
+        nodes.push(node("q", Op::MulMat {}, &[weights, at(1)], at(2)));
+        nodes.push(node("k", Op::MulMat {}, &[plain, at(1)], at(3)));
+        nodes.push(node("q_rope", rope.clone(), &[heads(2), positions], heads(2)));
+        nodes.push(node("k_rope", rope.clone(), &[heads(3), positions], heads(3)));
+        nodes.push(node("gate", Op::Swiglu {}, &[at(2), at(3)], at(4)));
+        nodes.push(node("soft", Op::SoftMax { scale: 0.1 }, &[at(4)], at(4)));
+        nodes.push(node("cache", Op::SetRows {}, &[at(5), at(4), positions], at(5)));
+        nodes.push(node("sum", Op::Add {}, &[at(5), at(1)], at(0)));
+    }
+    let mut read = vec![0; usize::try_from(positions.offset_bytes).expect("small")];
+    let values: Vec<f32> = (0..width * width).map(|i| (i * 31 % 97) as f32 / 97.0 - 0.5).collect();
+    let (blocks, rest) = read.split_at_mut(usize::try_from(plain.offset_bytes).expect("small"));
+    (DType::Q8_0.row().quantize)(&values, blocks);
+    (DType::F32.row().quantize)(&values, rest);
+    // Rows are written in an order of their own, the first of them twice.
+    let order = (0..i32::try_from(tokens).expect("small")).rev().map(|i| i.max(1) - 1);
+    read.extend(order.flat_map(i32::to_le_bytes));
+    let written = floats(usize::try_from(6 * width * tokens).expect("small"));
+    (SplitDesc { nodes, memory_slots: 2 }, read, written)
+}

@@ -1,0 +1,9 @@
+//! The subcommands, one a file.
+
+pub(crate) mod bench;
+pub(crate) mod explain;
+pub(crate) mod inspect;
+pub(crate) mod logits;
+pub(crate) mod plan;
+pub(crate) mod run;
+pub(crate) mod tokenize;

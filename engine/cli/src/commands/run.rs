@@ -1,0 +1,233 @@
+//! `entensor run`: a model continues a text.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use entensor::{Engine, GraphId};
+use entensor_models::{
+    LanguageModel, Session, SessionConfig,
+    sampling::{Sampler, SamplerConfig},
+    tokenizer::ControlTokens,
+};
+use serde::Serialize;
+
+use crate::{
+    error::CliError,
+    figures::{self, Align, PassFigures, PlanFigures, PlanSizes, Table},
+    loading::{ModelArgs, PromptArgs, Weights, context, load},
+    output::{note, print, print_json},
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  entensor run model.gguf -p \"The capital of France is\" --temp 0
+  entensor run model.gguf -p \"Once upon a time\" -n 400 --seed 7
+  entensor run model.gguf -p \"Hello\" --backend cpu:threads=2 --json
+
+The same command gives the same text: the seed is 0 unless given. Generation stops at a token that ends
+the text, after -n tokens, or when the context is full. JSON: {\"text\", \"prompt_ids\", \"generated_ids\",
+\"finish_reason\":\"stop|length|context\", figures}.";
+
+/// Continue a text with a model; tokens appear as they come, figures follow on standard error
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    prompt: PromptArgs,
+    /// Most tokens to generate
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
+    max_tokens: u32,
+    /// How freely tokens are picked: 0 takes the likeliest one, 1 follows the model, more is wilder
+    #[arg(long, value_name = "T", default_value_t = 0.7, allow_negative_numbers = true)]
+    temp: f32,
+    /// Picks among the K likeliest tokens; 0 for all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    top_k: u32,
+    /// Picks among the likeliest tokens that together have this probability; 1 for all
+    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
+    top_p: f32,
+    /// Where the random sequence starts
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON object at the end instead of the text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum FinishReason {
+    /// So many tokens were asked for.
+    Length,
+    /// The model ended the text.
+    Stop,
+    /// The context is full.
+    Context,
+}
+
+/// What was generated, and how long it took.
+struct Generated {
+    text: String,
+    ids: Vec<u32>,
+    finish_reason: FinishReason,
+    prompt_time: Duration,
+    first_token: Option<Duration>,
+    /// From the first token on.
+    decode_time: Duration,
+    /// Tokens fed after the prompt.
+    decoded: u32,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    text: &'a str,
+    prompt_ids: &'a [u32],
+    generated_ids: &'a [u32],
+    finish_reason: FinishReason,
+    prompt_tokens_per_s: Option<f64>,
+    decode_tokens_per_s: Option<f64>,
+    time_to_first_token_ms: Option<f64>,
+    load_ms: f64,
+    #[serde(flatten)]
+    sizes: PlanSizes,
+    plans: PlanFigures,
+    passes: Vec<PassFigures>,
+}
+
+pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
+    let SamplerArgs { mut sampler } = SamplerArgs::new(args)?;
+    let prompt = args.prompt.not_empty()?;
+    let start = Instant::now();
+    let mut engine = args.model.backends.engine().build()?;
+    let model = load(&mut engine, &args.model.model, Weights::Warm)?;
+    let load_time = start.elapsed();
+    let prompt_ids = model.tokenizer().encode(prompt, true)?;
+    let config = SessionConfig { context: context(&model, args.model.ctx), ..SessionConfig::default() };
+    let mut session = Session::new(&mut engine, &model, config)?;
+    let generated = generate(args, &mut engine, &model, &mut session, &mut sampler, &prompt_ids)?;
+    let report = Report {
+        text: &generated.text,
+        prompt_ids: &prompt_ids,
+        generated_ids: &generated.ids,
+        finish_reason: generated.finish_reason,
+        prompt_tokens_per_s: per_second(prompt_ids.len(), generated.prompt_time),
+        decode_tokens_per_s: per_second(generated.decoded as usize, generated.decode_time),
+        time_to_first_token_ms: generated.first_token.map(|time| time.as_secs_f64() * 1e3),
+        load_ms: load_time.as_secs_f64() * 1e3,
+        sizes: last_plan(&engine),
+        plans: PlanFigures::new(&engine.counters()),
+        passes: figures::pass_figures(&engine.timings()),
+    };
+    if args.json {
+        return print_json(&report);
+    }
+    if !generated.text.ends_with('\n') {
+        print("\n")?;
+    }
+    note(format_args!("\n{}", report.figures()));
+    Ok(())
+}
+
+/// Settings are checked before a model is loaded for nothing.
+struct SamplerArgs {
+    sampler: Sampler,
+}
+
+impl SamplerArgs {
+    fn new(args: &RunArgs) -> Result<Self, CliError> {
+        let &RunArgs { temp: temperature, top_k, top_p, seed, .. } = args;
+        Ok(Self { sampler: Sampler::new(SamplerConfig { temperature, top_k, top_p, seed })? })
+    }
+}
+
+fn generate(
+    args: &RunArgs,
+    engine: &mut Engine,
+    model: &LanguageModel,
+    session: &mut Session,
+    sampler: &mut Sampler,
+    prompt_ids: &[u32],
+) -> Result<Generated, CliError> {
+    let start = Instant::now();
+    session.feed(engine, model, prompt_ids)?;
+    let mut generated = Generated {
+        text: String::new(),
+        ids: Vec::new(),
+        finish_reason: FinishReason::Length,
+        prompt_time: start.elapsed(),
+        first_token: None,
+        decode_time: Duration::ZERO,
+        decoded: 0,
+    };
+    let mut stream = model.tokenizer().stream(ControlTokens::Skip);
+    let mut decode_start = Instant::now();
+    for _ in 0..args.max_tokens {
+        if let Some(&last) = generated.ids.last() {
+            if session.remaining() == 0 {
+                generated.finish_reason = FinishReason::Context;
+                break;
+            }
+            session.feed(engine, model, &[last])?;
+            generated.decoded += 1;
+        }
+        let id = sampler.sample(session.logits())?;
+        if generated.first_token.is_none() {
+            generated.first_token = Some(start.elapsed());
+            decode_start = Instant::now();
+        }
+        generated.ids.push(id);
+        show(args, stream.push(id)?, &mut generated.text)?;
+        if model.tokenizer().is_end(id) {
+            generated.finish_reason = FinishReason::Stop;
+            break;
+        }
+    }
+    generated.decode_time = decode_start.elapsed();
+    show(args, stream.finish(), &mut generated.text)?;
+    Ok(generated)
+}
+
+/// Keeps a piece of the text, and shows it at once unless one JSON object is wanted.
+fn show(args: &RunArgs, piece: &str, text: &mut String) -> Result<(), CliError> {
+    text.push_str(piece);
+    if args.json || piece.is_empty() { Ok(()) } else { print(piece) }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of tokens are far below 2^53")]
+fn per_second(count: usize, time: Duration) -> Option<f64> {
+    let seconds = time.as_secs_f64();
+    (count > 0 && seconds > 0.0).then(|| count as f64 / seconds)
+}
+
+/// Sizes of the plan that ran last.
+fn last_plan(engine: &Engine) -> PlanSizes {
+    let last = engine.world().get_resource::<entensor::systems::Planning>().map(|planning| GraphId(planning.0));
+    last.and_then(|graph| engine.plan_of(graph)).map(|plan| PlanSizes::of(plan)).unwrap_or_default()
+}
+
+impl Report<'_> {
+    /// The tables for people.
+    fn figures(&self) -> String {
+        let mut table = Table::new(&[("figure", Align::Left), ("value", Align::Left)]);
+        let mut row = |name: &str, value: String| table.row([name.into(), value]);
+        let optional = |value: Option<f64>, unit: &str| value.map_or("-".into(), |value| format!("{value:.1} {unit}"));
+        let finish = match self.finish_reason {
+            FinishReason::Length => "-n tokens were generated",
+            FinishReason::Stop => "the model ended the text",
+            FinishReason::Context => "the context is full; a larger --ctx lets it go on",
+        };
+        row("load", format!("{:.1} ms", self.load_ms));
+        row("time to first token", optional(self.time_to_first_token_ms, "ms"));
+        row("prompt", format!("{} tokens, {}", self.prompt_ids.len(), optional(self.prompt_tokens_per_s, "tokens/s")));
+        let decode = optional(self.decode_tokens_per_s, "tokens/s");
+        row("decode", format!("{} tokens, {decode}", self.generated_ids.len()));
+        row("end", finish.into());
+        row("plans", self.plans.to_string());
+        let PlanSizes { splits, copies, planned_bytes } = self.sizes;
+        row("last plan", format!("{splits} splits, {copies} copies, {} planned", figures::bytes(planned_bytes)));
+        format!("{}\n{table}", figures::pass_table(&self.passes)).trim_end().into()
+    }
+}

@@ -1,0 +1,106 @@
+//! Engines and models from command-line options, with a progress bar on terminals.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use entensor::{Engine, EngineBuilder};
+use entensor_models::{LanguageModel, LoadStage};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::{error::CliError, output::note};
+
+/// The context where nothing else is asked for, if the model was trained for as much.
+const DEFAULT_CONTEXT: u32 = 2048;
+
+/// The model and what runs it.
+#[derive(Args)]
+pub(crate) struct ModelArgs {
+    /// The model, a GGUF file
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) backends: BackendArgs,
+    /// Tokens that fit into the context [default: 2048, or what the model was trained for]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    pub(crate) ctx: Option<u32>,
+}
+
+/// What computes.
+#[derive(Args)]
+pub(crate) struct BackendArgs {
+    /// Adds a backend, highest priority first, such as cpu:threads=2 [default: cpu]
+    #[arg(long = "backend", value_name = "SPEC")]
+    pub(crate) specs: Vec<String>,
+}
+
+impl BackendArgs {
+    /// An engine with these backends, or the default one.
+    pub(crate) fn engine(&self) -> EngineBuilder {
+        self.specs.iter().fold(Engine::builder(), |builder, spec| builder.backend(spec))
+    }
+}
+
+/// The text that a model is given.
+#[derive(Args)]
+pub(crate) struct PromptArgs {
+    /// The text; special tokens that are written in it, such as <|im_start|>, are parsed
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) prompt: String,
+}
+
+impl PromptArgs {
+    /// The text, unless there is none.
+    pub(crate) fn not_empty(&self) -> Result<&str, CliError> {
+        if self.prompt.is_empty() {
+            return Err(CliError::Usage("the prompt is empty; give some text with -p".into()));
+        }
+        Ok(&self.prompt)
+    }
+}
+
+/// Whether the weights are read before they are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weights {
+    /// All pages are read once, so that figures do not contain the disk.
+    Warm,
+    /// Pages come from the disk when they are used.
+    Lazy,
+}
+
+/// Loads a model. Progress is shown on standard error if that is a terminal.
+pub(crate) fn load(engine: &mut Engine, path: &Path, weights: Weights) -> Result<LanguageModel, CliError> {
+    let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
+    // A bad template leaves the default look, which is no reason to stop.
+    if let Ok(style) = ProgressStyle::with_template("{msg} {bar:40} {bytes}/{total_bytes}") {
+        bar.set_style(style);
+    }
+    let show = |stage: LoadStage| match stage {
+        LoadStage::Header => bar.set_message("vocabulary"),
+        LoadStage::Tokenizer => bar.set_message("weights"),
+        LoadStage::Weights => {}
+        LoadStage::Warm { done_bytes, total_bytes } => {
+            bar.set_message("reading");
+            bar.set_length(total_bytes);
+            bar.set_position(done_bytes);
+        }
+    };
+    bar.set_message("header");
+    let loaded = LanguageModel::load(engine, path, show);
+    if let (Ok(model), Weights::Warm) = (&loaded, weights) {
+        model.warm(show);
+    }
+    bar.finish_and_clear();
+    Ok(loaded?)
+}
+
+/// The context to use; says so when it is more than the model was trained for.
+pub(crate) fn context(model: &LanguageModel, asked: Option<u32>) -> u32 {
+    let trained = model.network().config().context_length;
+    let context = asked.unwrap_or_else(|| trained.min(DEFAULT_CONTEXT));
+    if context > trained {
+        note(format_args!(
+            "note: a context of {context} is more than the {trained} tokens that the model was trained for"
+        ));
+    }
+    context
+}

@@ -1,0 +1,76 @@
+//! A plan as a drawing: input of Graphviz' `dot`.
+
+use std::fmt::Write as _;
+
+use entensor::{Plan, systems::PlanNode};
+
+/// Fill colours by backend; there are more backends than colours rarely enough to let them repeat.
+const COLORS: [&str; 8] = ["#cfe8ff", "#ffe2c4", "#d9f2d0", "#f4d3ea", "#fff3b8", "#d8d6f7", "#cdeeee", "#e6e0d6"];
+
+/// A box for each split, ellipses for leaves, dashed arrows where an operand is copied first.
+pub(crate) fn render(plan: &Plan) -> String {
+    let mut text = String::from("digraph plan {\n  rankdir=TB;\n  node [style=filled, fontname=\"sans-serif\"];\n");
+    for (index, split) in plan.splits.iter().enumerate() {
+        let backend = plan.backends.get(split.backend as usize).map_or("", |b| &*b.name);
+        let _ = writeln!(text, "  subgraph cluster_{index} {{\n    label={};", quote(&format!("{index} {backend}")));
+        for &node in &split.nodes {
+            if let Some(n) = plan.nodes.get(node as usize) {
+                let _ = writeln!(text, "    {}", line(node as usize, n, "box"));
+            }
+        }
+        text.push_str("  }\n");
+    }
+    // Leaves and views belong to no split.
+    for (index, node) in plan.nodes.iter().enumerate().filter(|(_, node)| node.split.is_none()) {
+        let shape = if index < plan.leaves { "ellipse" } else { "box, peripheries=2" };
+        let _ = writeln!(text, "  {}", line(index, node, shape));
+    }
+    for (index, node) in plan.nodes.iter().enumerate() {
+        for &source in &node.sources {
+            let is_copied = is_copied(plan, node, source);
+            let _ = writeln!(
+                text,
+                "  n{source} -> n{index}{};",
+                if is_copied { " [style=dashed, label=copy]" } else { "" }
+            );
+        }
+    }
+    text.push_str("}\n");
+    text
+}
+
+fn is_copied(plan: &Plan, node: &PlanNode, source: u32) -> bool {
+    node.split.is_some() && plan.copies.iter().any(|copy| copy.source == source && copy.backend == node.backend)
+}
+
+fn line(index: usize, node: &PlanNode, shape: &str) -> String {
+    let color = COLORS[node.backend as usize % COLORS.len()];
+    let label = format!("{}\n{} {}\n[{}]", node.name, node.op.kind(), node.desc, node.cause);
+    format!("n{index} [shape={shape}, fillcolor=\"{color}\", label={}];", quote(&label))
+}
+
+/// A quoted string of the dot language.
+fn quote(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            c if c.is_control() => quoted.push('?'),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quote;
+
+    #[test]
+    fn names_cannot_leave_their_quotes() {
+        assert_eq!(quote("a\"; b\\\n\u{1b}"), "\"a\\\"; b\\\\\\n?\"");
+    }
+}

@@ -1,0 +1,80 @@
+//! A long decode loop: one plan per bucket, no heap allocations on the plan-and-compute path, bounded memory.
+//!
+//! Needs the model file named by `ENTENSOR_MODEL`; says so loudly when it is not there. One test alone in its process, since it
+//! counts allocations and reads the peak of resident memory.
+
+mod common;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use common::{argmax, load};
+use entensor_models::{Session, SessionConfig};
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+#[expect(unsafe_code, reason = "an allocator that counts is the only way to prove that nothing allocates")]
+// SAFETY: every call is handed to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn six_hundred_tokens_plan_once_per_bucket_and_allocate_nothing() {
+    let Some((mut engine, model)) = load("cpu:threads=2") else { return };
+    let mut session = Session::new(&mut engine, &model, SessionConfig::default()).expect("a small cache");
+    let prompt = model.tokenizer().encode("Once upon a time", true).expect("plain text");
+    session.feed(&mut engine, &model, &prompt).expect("the prompt runs");
+    let before = engine.counters();
+    let mut steady = (0_u64, 0_u64, 0_u64);
+    for _ in 0..600 {
+        let next = argmax(session.logits());
+        let planned = engine.counters().planned;
+        let allocations = ALLOCATIONS.load(Ordering::Relaxed);
+        session.feed(&mut engine, &model, &[next]).expect("a token runs");
+        let made = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
+        // The first token of a bucket plans and warms up; the others are steady.
+        if engine.counters().planned == planned && session.position() % 256 > 2 {
+            steady = (steady.0 + 1, steady.1 + made, steady.2.max(made));
+        }
+    }
+    let after = engine.counters();
+    let plans = after.planned - before.planned;
+    eprintln!("600 tokens: {plans} plans, {} steady tokens, {} allocations, {} at most", steady.0, steady.1, steady.2);
+    assert_eq!(plans, 3, "tokens 5 to 605 read the cache in buckets of 256, 512 and 768 rows");
+    assert!(steady.0 > 580);
+    assert!(steady.2 <= 2, "{} allocations in one steady token", steady.2);
+
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let Some(peak) = peak.and_then(|p| p.trim().trim_end_matches("kB").trim().parse::<u64>().ok()) else {
+        eprintln!("SKIPPED the memory check: this system does not say how much memory the process took at most");
+        return;
+    };
+    let file_bytes = model.file().mapping().len() as u64;
+    let budget = file_bytes + 150 * 1_000_000;
+    eprintln!("peak resident memory {} MB, file {} MB", peak * 1024 / 1_000_000, file_bytes / 1_000_000);
+    assert!(peak * 1024 <= budget, "{peak} kB resident");
+}

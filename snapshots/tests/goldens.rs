@@ -1,0 +1,152 @@
+//! Golden files: the canonical text of every pass for every fixture, exact to the byte, and the order of the passes.
+//!
+//! A golden that changed is written beside the old one as `.snap.new`; `INSTA_UPDATE=always` accepts all.
+
+mod common;
+
+use std::{collections::BTreeSet, fs};
+
+use bevy_ecs::{
+    prelude::*,
+    schedule::{LogLevel, ScheduleBuildSettings},
+};
+use common::{Planned, fixture, fixtures, folder};
+use entensor_components::{BackendId, BackendIndex, Cause, GraphTensors, TensorName};
+use entensor_systems::{
+    PlanCounters, PlanSalt, PlanStatus, PlanSystems, Planning, Recording, add_plan_systems, plan_schedule, planning,
+    verify,
+};
+
+const PASS_LIST: &str = "passes";
+
+fn golden(name: &str, text: &str) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(folder("golden"));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, text));
+}
+
+#[test]
+fn every_fixture_plans_as_its_golden_says() {
+    for (name, text) in fixtures() {
+        golden(&name, &Planned::new(&common::parse(&name, &text)).text());
+    }
+}
+
+#[test]
+fn every_golden_has_its_fixture() {
+    let mut expected: BTreeSet<String> = fixtures().into_iter().map(|(name, _)| format!("{name}.snap")).collect();
+    expected.insert(format!("{PASS_LIST}.snap"));
+    let found = fs::read_dir(folder("golden")).expect("the goldens are there");
+    let found: BTreeSet<String> =
+        found.map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned()).collect();
+    assert_eq!(found, expected, "remove goldens that no fixture makes, and accept those that are new");
+}
+
+#[test]
+fn planning_twice_gives_the_same_text() {
+    for (name, text) in fixtures() {
+        let text = common::parse(&name, &text);
+        assert_eq!(Planned::new(&text).text(), Planned::new(&text).text(), "{name}");
+        // In one world, with a salt that keeps the cache from answering.
+        let mut planned = Planned::new(&text);
+        let first = planned.text();
+        planned.world.insert_resource(PlanSalt(1));
+        planned.plan();
+        assert_eq!(planned.text(), first, "{name}");
+    }
+}
+
+#[test]
+fn every_plan_is_proved() {
+    for (name, text) in fixtures() {
+        if let Ok(plan) = Planned::new(&common::parse(&name, &text)).result() {
+            verify(&plan).unwrap_or_else(|violations| panic!("{name}: {violations:?}"));
+        }
+    }
+}
+
+#[test]
+fn an_unchanged_graph_takes_its_plan_from_the_cache() {
+    let mut planned = Planned::new(&fixture("kv_cache"));
+    let first = planned.expect();
+    planned.plan();
+    assert!(std::sync::Arc::ptr_eq(&first, &planned.expect()));
+    let counters = planned.world.resource::<PlanCounters>();
+    assert_eq!((counters.planned, counters.cached), (1, 1));
+    // Users' systems between the passes set the salt: then it is another plan.
+    planned.world.insert_resource(PlanSalt(7));
+    planned.plan();
+    let counters = planned.world.resource::<PlanCounters>();
+    assert_eq!((counters.planned, counters.cached), (2, 1));
+}
+
+#[test]
+fn the_passes_run_in_the_order_of_the_list() {
+    let mut schedule = plan_schedule(Recording::Off);
+    let mut world = World::new();
+    schedule.initialize(&mut world).expect("the schedule builds");
+    let systems = schedule.systems().expect("it is initialized");
+    let names: Vec<String> = systems.map(|(_, system)| system.name().to_string()).collect();
+    golden(PASS_LIST, &(names.join("\n") + "\n"));
+}
+
+#[test]
+fn no_two_passes_are_ambiguously_ordered() {
+    for recording in [Recording::Off, Recording::On] {
+        let mut schedule = plan_schedule(recording);
+        schedule.set_build_settings(ScheduleBuildSettings {
+            ambiguity_detection: LogLevel::Error,
+            hierarchy_detection: LogLevel::Error,
+            ..Default::default()
+        });
+        schedule.initialize(&mut World::new()).expect("no ambiguity");
+    }
+}
+
+/// Moves the undecided node `b`, as a user's own system might.
+fn move_node(planning: Res<'_, Planning>, graphs: Query<'_, '_, &GraphTensors>, mut nodes: Nodes<'_, '_>) -> Result {
+    for &entity in &graphs.get(planning.0)?.0 {
+        let (name, mut id, mut cause) = nodes.get_mut(entity)?;
+        if &*name.0 == "b" {
+            assert_eq!(id.0, None, "it runs behind `assign`, which leaves this node open, and before `expand`");
+            *id = BackendId(Some(BackendIndex(1)));
+            *cause = Cause::User;
+        }
+    }
+    Ok(())
+}
+
+type Nodes<'w, 's> = Query<'w, 's, (&'static TensorName, &'static mut BackendId, &'static mut Cause)>;
+
+#[test]
+fn a_users_system_between_two_passes_is_honoured() {
+    // `fast` could run all of it on the same memory, and would take what the user did not place.
+    let text = common::parse(
+        "user",
+        "backend fast memory=host\nbackend cpu\ninput x f32 [8]\na = relu x\nb = relu a\ny = relu b",
+    );
+    let mut schedule = plan_schedule(Recording::On);
+    schedule.add_systems(move_node.after(PlanSystems::Assign).before(PlanSystems::Expand).run_if(planning));
+    let mut planned = Planned::with_schedule(&text, schedule);
+    let plan = planned.expect();
+    let place = |name| {
+        let node = &plan.nodes[plan.find(name).expect("it is planned")];
+        (node.backend, node.cause)
+    };
+    assert_eq!(place("b"), (1, Cause::User), "{}", planned.text());
+    assert_eq!(place("a"), (0, Cause::Upgrade), "{}", planned.text());
+    verify(&plan).expect("a legal plan");
+    // Nothing is asked: the condition keeps the system from running.
+    planned.world.insert_resource(PlanStatus::Idle);
+    planned.schedule.run(&mut planned.world);
+}
+
+#[test]
+fn the_passes_can_be_added_to_a_schedule_of_the_users_own() {
+    let mut schedule = Schedule::default();
+    add_plan_systems(&mut schedule, Recording::On);
+    let planned = Planned::with_schedule(&fixture("one_node"), schedule);
+    assert_eq!(planned.expect().splits.len(), 1);
+}

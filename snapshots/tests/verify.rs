@@ -97,7 +97,10 @@ fn a_stale_copy_is_found() {
     let mut plan = plan_of("refresh");
     plan.splits[2].inputs.clear();
     plan.programs[0].steps.retain(|step| !matches!(step, Step::Copy { split: 2, .. }));
-    expect(&plan, |v| matches!(v, Violation::WrongBytes { node, operand, .. } if &**node == "b" && &**operand == "window"));
+    expect(
+        &plan,
+        |v| matches!(v, Violation::WrongBytes { node, operand, .. } if &**node == "b" && &**operand == "window"),
+    );
 }
 
 #[test]
@@ -179,7 +182,10 @@ fn a_lost_output_is_found() {
     let nodes = &mut plan.programs[0].splits[2].nodes;
     let last = nodes.last_mut().expect("it runs nodes");
     last.output.offset_bytes = b.offset_bytes;
-    expect(&plan, |v| matches!(v, Violation::WrongBytes { node, operand, .. } if &**node == "run" && &**operand == "b"));
+    expect(
+        &plan,
+        |v| matches!(v, Violation::WrongBytes { node, operand, .. } if &**node == "run" && &**operand == "b"),
+    );
 }
 
 #[test]
@@ -242,9 +248,8 @@ fn more_copies_than_a_backend_takes_are_found() {
 #[test]
 fn slots_that_share_memory_are_found() {
     let mut plan = plan_of("pipelining");
-    let copies: Vec<usize> = (0..plan.allocations.len())
-        .filter(|&i| matches!(plan.allocations[i].held, Held::Copy(0)))
-        .collect();
+    let copies: Vec<usize> =
+        (0..plan.allocations.len()).filter(|&i| matches!(plan.allocations[i].held, Held::Copy(0))).collect();
     plan.allocations[copies[1]].offset_bytes = plan.allocations[copies[0]].offset_bytes;
     expect(&plan, |v| matches!(v, Violation::Overlap { .. }));
 }

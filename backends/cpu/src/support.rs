@@ -2,9 +2,10 @@
 
 use entensor_components::{OpDesc, OpKind, Support, TensorDesc};
 
-/// Whether a row of blocks lies in one piece, as every block codec needs it.
+/// Whether a row is whole blocks in one piece, as every block codec needs it.
 fn blocks_are_packed(desc: &TensorDesc) -> bool {
-    !desc.dtype.is_block() || desc.is_row_packed() || desc.shape.0[0] <= desc.dtype.block_elements()
+    let one_block = desc.shape.0[0] <= desc.dtype.block_elements();
+    !desc.dtype.is_block() || desc.dtype.row_bytes(desc.shape.0[0]).is_some() && (desc.is_row_packed() || one_block)
 }
 
 /// Whether the backend can run an op.
@@ -32,7 +33,7 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
         | OpKind::SumRows => {}
     }
     if !op.operands.iter().chain([&op.output]).all(blocks_are_packed) {
-        return Support::no("rows of blocks with gaps");
+        return Support::no("rows that are not whole blocks in one piece");
     }
     match op.op.result(op.operands) {
         Err(error) => Support::no(error.to_string()),

@@ -80,7 +80,7 @@ impl Tiling {
         // Up to this many rows of activations stay in the second-level cache while a chunk's weights pass by.
         let n_chunk = n.clamp(1, 64);
         // A few multiply-adds cost as much as moving a byte.
-        let row_cost = row_bytes.max(k * n_chunk / 2).max(16);
+        let row_cost = row_bytes.max(k.saturating_mul(n_chunk) / 2).max(16);
         let m_chunk = (CHUNK_COST / row_cost).next_multiple_of(M_TILE_SINGLE).max(4 * M_TILE_SINGLE);
         let planes = if out.is_empty() { 0 } else { d2 * d3 };
         Self { m, n, m_chunk, n_chunk, planes }

@@ -59,18 +59,18 @@ impl Builder {
             Op::RmsNorm { eps } => {
                 let (x, grid) = (operands[0], whole_rows(&out, out.shape[0], cost::NORM));
                 let kernel = Kernel::RmsNorm(RmsNorm { eps: *eps, x, out, grid });
-                self.push(kernel, grid.chunks(), &[x], Some(&out), out.elements() * cost::NORM);
+                self.push(kernel, grid.chunks(), &[x], Some(&out), out.elements().saturating_mul(cost::NORM));
             }
             Op::SoftMax { scale } => {
                 let grid = whole_rows(&out, out.shape[0], cost::EXP);
                 let (x, mask) = (operands[0], operands.get(1).copied());
                 let kernel = Kernel::SoftMax(SoftMax { scale: *scale, x, mask, out, grid });
-                self.push(kernel, grid.chunks(), operands, Some(&out), out.elements() * cost::EXP);
+                self.push(kernel, grid.chunks(), operands, Some(&out), out.elements().saturating_mul(cost::EXP));
             }
             Op::SumRows {} => {
                 let (x, grid) = (operands[0], whole_rows(&out, operands[0].shape[0], cost::MOVE));
                 let kernel = Kernel::SumRows(SumRows { x, out, grid });
-                self.push(kernel, grid.chunks(), &[x], Some(&out), x.elements() * cost::MOVE);
+                self.push(kernel, grid.chunks(), &[x], Some(&out), x.elements().saturating_mul(cost::MOVE));
             }
             Op::MulMat {} => return self.mul_mat(operands[0], operands[1], out),
             Op::GetRows {} => self.get_rows(operands[0], operands[1], out),
@@ -82,7 +82,7 @@ impl Builder {
             Op::Repeat { .. } => {
                 let (from, grid) = (operands[0], pieces(&out, cost::MOVE));
                 let kernel = Kernel::Repeat(Repeat { from, to: out, grid });
-                self.push(kernel, grid.chunks(), &[from], Some(&out), out.elements() * cost::MOVE);
+                self.push(kernel, grid.chunks(), &[from], Some(&out), out.elements().saturating_mul(cost::MOVE));
             }
         }
         Ok(())
@@ -91,7 +91,13 @@ impl Builder {
     fn unary(&mut self, op: UnaryOp, x: Place, out: Place, cost: usize) {
         let (x, out) = if may_flatten(&[&x, &out]) { (x.flat(), out.flat()) } else { (x, out) };
         let grid = pieces(&out, cost);
-        self.push(Kernel::Unary(Unary { op, x, out, grid }), grid.chunks(), &[x], Some(&out), out.elements() * cost);
+        self.push(
+            Kernel::Unary(Unary { op, x, out, grid }),
+            grid.chunks(),
+            &[x],
+            Some(&out),
+            out.elements().saturating_mul(cost),
+        );
     }
 
     fn binary(&mut self, op: BinaryOp, a: Place, b: Place, out: Place, cost: usize) {
@@ -99,7 +105,7 @@ impl Builder {
         let (a, b, out) = if flat { (a.flat(), b.flat(), out.flat()) } else { (a, b, out) };
         let grid = pieces(&out, cost);
         let kernel = Kernel::Binary(Binary { op, a, b, out, grid });
-        self.push(kernel, grid.chunks(), &[a, b], Some(&out), out.elements() * cost);
+        self.push(kernel, grid.chunks(), &[a, b], Some(&out), out.elements().saturating_mul(cost));
     }
 
     fn copy(&mut self, from: Place, to: Place) {
@@ -108,7 +114,7 @@ impl Builder {
         }
         let grid = pieces(&to, cost::MOVE);
         let kernel = Kernel::CopyLinear(CopyLinear { from, to, grid });
-        self.push(kernel, grid.chunks(), &[from], Some(&to), to.elements() * cost::MOVE);
+        self.push(kernel, grid.chunks(), &[from], Some(&to), to.elements().saturating_mul(cost::MOVE));
     }
 
     /// A copy between equal shapes, converting where dtypes differ.
@@ -118,24 +124,24 @@ impl Builder {
         let cost = if from.dtype == to.dtype { cost::MOVE } else { cost::CONVERT };
         let grid = pieces(&to, cost);
         let kernel = Kernel::CopyRows(CopyRows { from, to, grid });
-        self.push(kernel, grid.chunks(), &[from], Some(&to), to.elements() * cost);
+        self.push(kernel, grid.chunks(), &[from], Some(&to), to.elements().saturating_mul(cost));
     }
 
     fn check_ids(&mut self, ids: Place, rows: usize) {
         let chunks = usize::from(!ids.is_empty());
-        self.push(Kernel::CheckIds(CheckIds { ids, rows }), chunks, &[ids], None, ids.elements() * 4);
+        self.push(Kernel::CheckIds(CheckIds { ids, rows }), chunks, &[ids], None, ids.elements().saturating_mul(4));
     }
 
     fn get_rows(&mut self, table: Place, ids: Place, out: Place) {
         self.check_ids(ids, table.shape[1]);
         let grid = whole_rows(&out, out.shape[0], cost::CONVERT);
         let kernel = Kernel::GetRows(GetRows { table, ids, out, grid });
-        self.push(kernel, grid.chunks(), &[table, ids], Some(&out), out.elements() * cost::CONVERT);
+        self.push(kernel, grid.chunks(), &[table, ids], Some(&out), out.elements().saturating_mul(cost::CONVERT));
     }
 
     fn set_rows(&mut self, rows: Place, ids: Place, target: Place) {
         self.check_ids(ids, target.shape[1]);
-        let cost = rows.elements() * cost::CONVERT;
+        let cost = rows.elements().saturating_mul(cost::CONVERT);
         // Every chunk walks all ids, so there are few of them.
         let parallel = if target.is_injective() { (cost / CHUNK_COST).clamp(1, 8) } else { 1 };
         let chunks = if rows.is_empty() { 0 } else { parallel };
@@ -166,12 +172,18 @@ impl Builder {
             let frequencies = (0..pairs).map(frequency).collect();
             let grid = Grid::rows(x.shape[2], 2 * pairs, pairs.saturating_mul(cost::SIN_COS));
             let kernel = Kernel::RopeTable(RopeTable { positions, factors, frequencies, table, grid });
-            self.push(kernel, grid.chunks(), &operands[1..], Some(&table), pairs * x.shape[2] * cost::SIN_COS);
+            self.push(
+                kernel,
+                grid.chunks(),
+                &operands[1..],
+                Some(&table),
+                (pairs * x.shape[2]).saturating_mul(cost::SIN_COS),
+            );
             self.angles = Some(key);
         }
         let grid = whole_rows(&out, out.shape[0], cost::CONVERT);
         let kernel = Kernel::Rope(Rope { mode, x, table, out, grid });
-        self.push(kernel, grid.chunks(), &[x, table], Some(&out), out.elements() * cost::CONVERT);
+        self.push(kernel, grid.chunks(), &[x, table], Some(&out), out.elements().saturating_mul(cost::CONVERT));
         Ok(())
     }
 
@@ -191,7 +203,7 @@ impl Builder {
         };
         let row_bytes = weights.row_units() * weights.unit_bytes();
         let tiling = Tiling::new(k, row_bytes, &out);
-        let cost = (weights.rows() * row_bytes).max(out.elements().saturating_mul(k) / 2);
+        let cost = weights.rows().saturating_mul(row_bytes).max(out.elements().saturating_mul(k) / 2);
         let kernel = Kernel::MulMat(MulMat { weights, x, out, k, group, tiling });
         // Elements of one product are written in no set order, and a packed result shares none.
         self.push(kernel, tiling.chunks(), &[weights, x], Some(&out), cost);
@@ -201,12 +213,15 @@ impl Builder {
     /// Activations in 8-bit blocks; products in a row over the same activations share them.
     fn quantized(&mut self, x: Place) -> Result<Place, BackendError> {
         let [k, n, d2, d3] = x.shape;
+        if k > isize::MAX as usize / 64 {
+            return Err(BackendError::OutOfMemory { size_bytes: u64::MAX });
+        }
         let groups = n.div_ceil(GROUP) * d2 * d3;
         let place = self.work(Work::Activations, DType::F32, [group_bytes(k) / 4, groups, 1, 1])?;
         if self.activations != Some((x, true)) {
             let grid = Grid::rows(groups, k, k.saturating_mul(GROUP * cost::CONVERT));
             let kernel = Kernel::Quantize(Quantize { x, out: place, grid });
-            self.push(kernel, grid.chunks(), &[x], Some(&place), x.elements() * cost::CONVERT);
+            self.push(kernel, grid.chunks(), &[x], Some(&place), x.elements().saturating_mul(cost::CONVERT));
             self.activations = Some((x, true));
         }
         Ok(place)

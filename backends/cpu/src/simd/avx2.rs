@@ -1,6 +1,9 @@
 //! AVX2 with FMA and F16C, by hand where it matters: conversions, rounding of activations, dot products.
 #![expect(unsafe_code, reason = "instructions beyond the target's baseline, and unaligned loads from checked slices")]
-#![expect(clippy::needless_range_loop, reason = "tiles are indexed by row and column; iterators would hide which is which")]
+#![expect(
+    clippy::needless_range_loop,
+    reason = "tiles are indexed by row and column; iterators would hide which is which"
+)]
 
 use core::arch::x86_64::*;
 
@@ -85,6 +88,7 @@ unsafe fn dots_plain<const M: usize, const N: usize, const W_BYTES: usize>(
     for start in (0..k).step_by(8) {
         let mut eight = [_mm256_setzero_ps(); M];
         for (eight, w) in eight.iter_mut().zip(&w) {
+            fetch_ahead::<N>(w.as_ptr().wrapping_add(start * W_BYTES));
             // SAFETY: the caller promises `k` elements a row, of `W_BYTES` bytes each.
             *eight =
                 unsafe { if W_BYTES == 4 { load_f32(w.as_ptr(), start, k) } else { load_f16(w.as_ptr(), start, k) } };

@@ -17,16 +17,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("backends/null", &["entensor-components"]),
     ("backends/oracle", &["entensor-components"]),
     ("backends/cpu", &["entensor-components"]),
-    (
-        "engine",
-        &["entensor-components", "entensor-systems", "entensor-null", "entensor-oracle", "entensor-cpu"],
-    ),
+    ("engine", &["entensor-components", "entensor-systems", "entensor-null", "entensor-oracle", "entensor-cpu"]),
     ("engine/models", &["entensor", "entensor-components"]),
     ("engine/cli", &["entensor", "entensor-models"]),
-    (
-        "snapshots",
-        &["entensor", "entensor-components", "entensor-systems", "entensor-null", "entensor-oracle"],
-    ),
+    ("snapshots", &["entensor", "entensor-components", "entensor-systems", "entensor-null", "entensor-oracle"]),
     ("benches", &["entensor"]),
 ];
 
@@ -48,7 +42,8 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
 fn crates_import_only_what_the_layout_allows() {
     let workspace = fs::read_to_string(root().join("Cargo.toml")).expect("the workspace manifest");
     let members = workspace.split("members = [").nth(1).and_then(|rest| rest.split(']').next()).expect("members");
-    let members: BTreeSet<&str> = members.split(',').map(|m| m.trim().trim_matches('"')).filter(|m| !m.is_empty()).collect();
+    let members: BTreeSet<&str> =
+        members.split(',').map(|m| m.trim().trim_matches('"')).filter(|m| !m.is_empty()).collect();
     let listed: BTreeSet<&str> = ARROWS.iter().map(|(folder, _)| *folder).collect();
     assert_eq!(members, listed, "every member has its arrows written here");
     for (folder, allowed) in ARROWS {

@@ -279,7 +279,8 @@ mod tests {
     use super::*;
 
     fn arena(max_buffer_bytes: u64) -> Arena {
-        Arena { buffer_type: "host".into(), owner: 0, align_bytes: 32, max_buffer_bytes }
+        let kind = entensor_components::MemoryKind::host();
+        Arena { buffer_type: "host".into(), kind, owner: 0, align_bytes: 32, max_buffer_bytes }
     }
 
     fn block(size_bytes: u64, first: u32, last: u32) -> Block {

@@ -9,7 +9,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bevy_ecs::{prelude::*, system::SystemParam};
-use entensor_components::{PipelineCopies, TensorFlags};
+use entensor_components::{MemoryKind, PipelineCopies, TensorFlags};
 
 use crate::{
     columns::{
@@ -65,6 +65,8 @@ pub struct Block {
 pub struct Arena {
     /// The buffer type.
     pub buffer_type: Arc<str>,
+    /// The memory: a buffer type should have one, and where backends declare several, each has an arena of its own.
+    pub kind: MemoryKind,
     /// The backend that allocates it: the lowest in priority of that type.
     pub owner: u32,
     /// The strictest alignment of the sharers.
@@ -137,10 +139,12 @@ fn arenas(backends: &Backends) -> (Vec<Arena>, Vec<u32>) {
     let mut arena_of = Vec::new();
     for (b, backend) in backends.0.iter().enumerate() {
         let capabilities = backend.capabilities();
-        let found = arenas.iter().position(|a| a.buffer_type == capabilities.buffer_type);
+        let shared = |a: &Arena| a.buffer_type == capabilities.buffer_type && a.kind == capabilities.memory;
+        let found = arenas.iter().position(shared);
         let arena = found.unwrap_or_else(|| {
             arenas.push(Arena {
                 buffer_type: Arc::clone(&capabilities.buffer_type),
+                kind: capabilities.memory.clone(),
                 owner: 0,
                 align_bytes: 1,
                 max_buffer_bytes: u64::MAX,
@@ -214,18 +218,18 @@ impl LivenessInputs<'_> {
 
     fn make_items(&self, uses: &Uses, flags: &[TensorFlags], arena_of: &[u32], live: &mut Live) {
         let end = uses.steps.saturating_sub(1);
-        for node in 0..self.descs.0.len() {
+        for (node, flags) in flags.iter().enumerate() {
             if !self.roots.is_root(node) || self.memory.place[node].is_some() {
                 continue;
             }
             let (first, last) = uses.nodes[node].unwrap_or((0, 0));
-            let (first, last) = match flags[node] {
+            let (first, last) = match flags {
                 TensorFlags { input: true, .. } => (0, end),
                 TensorFlags { output: true, .. } => (first, end),
                 TensorFlags { .. } => (first, last),
             };
             let backend = self.node_backends.0[node] as usize;
-            let slots = if flags[node].input || flags[node].output { live.slots } else { 1 };
+            let slots = if flags.input || flags.output { live.slots } else { 1 };
             let bytes = self.padded.of(node, backend);
             push_item(live, Holds::Node(index_u32(node)), slots, arena_of[backend], bytes, first, last);
         }

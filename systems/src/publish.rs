@@ -17,7 +17,7 @@ use crate::{
     cache::PlanCache,
     columns::{NodeMemory, NodeOrder, PlanSalt, Planning, index_u32},
     error::{LiveTensor, PlanError},
-    plan::{Binding, Held, Plan},
+    plan::{Binding, Held, Plan, PlanBuffer},
     status::{PassResult, PlanCounters, PlanStatus},
 };
 
@@ -167,8 +167,7 @@ fn arena_of(world: &mut World, graph: Entity) -> Entity {
 fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanError> {
     let Some(mut arena) = world.get_mut::<Arena>(arena) else { return Ok(()) };
     for planned in &plan.buffers {
-        let found =
-            arena.buffers.iter().position(|b| b.ordinal == planned.ordinal && b.buffer_type == planned.buffer_type);
+        let found = arena.buffers.iter().position(|b| is_for(b, planned, plan));
         if let Some(found) = found {
             if arena.buffers[found].buffer.size_bytes() >= planned.size_bytes {
                 continue;
@@ -195,12 +194,18 @@ fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanErro
     Ok(())
 }
 
+/// Whether a buffer of an arena serves as a planned one. A backend that replaced another has no use for its buffers.
+fn is_for(buffer: &ArenaBuffer, planned: &PlanBuffer, plan: &Plan) -> bool {
+    buffer.ordinal == planned.ordinal
+        && buffer.buffer_type == planned.buffer_type
+        && Arc::ptr_eq(buffer.buffer.backend(), &plan.backends[planned.backend as usize].handle)
+}
+
 /// The memories of a run, in the plan's order.
 fn bind(world: &World, arena: Entity, plan: &Plan, existing: &[Arc<DeviceBuffer>]) -> (Binding, u64) {
     let Some(arena) = world.get::<Arena>(arena) else { return (Vec::new(), 0) };
     let planned = plan.buffers.iter().filter_map(|planned| {
-        let same = |b: &&ArenaBuffer| b.ordinal == planned.ordinal && b.buffer_type == planned.buffer_type;
-        arena.buffers.iter().find(same).map(|b| b.buffer.memory().clone())
+        arena.buffers.iter().find(|b| is_for(b, planned, plan)).map(|b| b.buffer.memory().clone())
     });
     let binding = planned.chain(existing.iter().map(|b| b.memory().clone())).collect();
     (binding, arena.epoch)

@@ -73,9 +73,11 @@ impl UpgradeInputs<'_> {
         if self.families.of(self.roots.of(node)).next().is_some() {
             return None;
         }
-        let buffer_type = &self.backends.0[current].capabilities().buffer_type;
+        let now = self.backends.0[current].capabilities();
         (0..current).find(|&b| {
-            self.backends.0[b].capabilities().buffer_type == *buffer_type
+            let higher = self.backends.0[b].capabilities();
+            higher.buffer_type == now.buffer_type
+                && higher.memory == now.memory
                 && self.support.0.get(node, b)
                 && self.sources.of(node).iter().all(|&s| self.can_read(b, s as usize, placements))
         })

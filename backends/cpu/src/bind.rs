@@ -3,7 +3,7 @@
 use entensor_components::{BackendError, HostMemory, HostRead, HostWrite, MemoryHandle};
 use smallvec::SmallVec;
 
-use crate::tensor::{Base, Place};
+use crate::{place::Place, tensor::Base};
 
 /// What a program does with one memory slot.
 #[derive(Clone, Copy, Debug)]

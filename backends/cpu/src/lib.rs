@@ -25,6 +25,7 @@ mod crew;
 mod kernels;
 mod lower;
 mod math;
+mod place;
 mod run;
 mod simd;
 mod support;

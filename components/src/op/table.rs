@@ -254,8 +254,10 @@ op_table! {
     }
 
     /// Matrix product `[k,m] × [k,n] → [m,n]`: element (i, j) is the dot product of row i of `weights` with row j of
-    /// `x`. `weights` is repeated over the outer axes of `x`. Accumulated in f32; with block weights the rows of `x`
-    /// may be rounded to 8-bit blocks first.
+    /// `x`. Outer axes of `weights` serve groups of neighbours: plane p of `x` uses plane `p / (x planes / weights planes)`, as
+    /// grouped-query attention needs it (`add` and its kind repeat by remainder instead). Accumulated in f32. With block
+    /// weights the rows of `x` may be rounded to 8-bit blocks first, and a row of `x` that is not finite may give NaN
+    /// throughout.
     MulMat "mul_mat" {} => {
         operands: &[data("weights", REALS), data("x", FLOATS)],
         anchor: Some(0),

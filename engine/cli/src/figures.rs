@@ -35,8 +35,9 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = |column| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-        let widths: Vec<usize> = (0..self.aligns.len()).map(|column| width(column).unwrap_or(0)).collect();
+        let cells = |column: usize| self.rows.iter().filter_map(move |row| row.get(column));
+        let width = |column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.aligns.len()).map(width).collect();
         for row in &self.rows {
             let mut line = String::new();
             for ((cell, &width), align) in row.iter().zip(&widths).zip(&self.aligns) {

@@ -17,8 +17,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::error::CliError;
-
 const EXAMPLES: &str = "\
 Examples:
   entensor run model.gguf -p \"The capital of France is\"

@@ -33,7 +33,13 @@ pub(crate) fn note(text: fmt::Arguments<'_>) {
 
 /// Text from a file, made safe for terminals, and cut after `limit` characters.
 pub(crate) fn excerpt(text: &str, limit: usize) -> String {
-    let mut short: String = text.chars().take(limit).flat_map(char::escape_debug).collect();
+    let mut short = String::new();
+    for c in text.chars().take(limit) {
+        match c {
+            '\'' | '"' => short.push(c),
+            c => short.extend(c.escape_debug()),
+        }
+    }
     if text.chars().nth(limit).is_some() {
         short.push('…');
     }
@@ -48,6 +54,6 @@ mod tests {
     fn excerpts_are_short_and_harmless() {
         assert_eq!(excerpt("abc", 3), "abc");
         assert_eq!(excerpt("abcd", 3), "abc…");
-        assert_eq!(excerpt("\u{1b}[2J\nä", 9), "\\u{1b}[2J\\nä");
+        assert_eq!(excerpt("\u{1b}[2J\n'ä'", 9), "\\u{1b}[2J\\n'ä'");
     }
 }

@@ -177,41 +177,36 @@ impl GraphText {
         self.machine.iter().map(null).collect()
     }
 
-    /// This graph on another text's machine. Memory that lies on the host goes to the host of the other machine, its last
-    /// backend; other memory and pins go to the backend of the same name, else of the same memory.
+    /// This graph on another text's machine. Memory and pins go to the backend of the same name and memory. Where there is
+    /// none, memory that lies on the host goes to the host of the other machine, its last backend, and so do pins to the last
+    /// backend; the others go to a backend of the same name, else of the same memory.
     ///
     /// # Errors
     /// [`GraphError::NotOnMachine`] when the other machine has no such backend.
     pub fn with_machine(&self, other: &Self) -> Result<Self, GraphError> {
         let last = other.machine.len().saturating_sub(1);
-        let same = |backend: usize| {
+        let find = |fits: &dyn Fn(&BackendText) -> bool| other.machine.iter().position(fits);
+        let place = |backend: usize, to_last: bool, what: &dyn Fn() -> String| {
             let old = &self.machine[backend];
-            let named = other.machine.iter().position(|new| new.name == old.name);
+            let named = |new: &BackendText| new.name == old.name;
             let memory = |new: &BackendText| new.capabilities.memory == old.capabilities.memory;
-            named.or_else(|| other.machine.iter().position(memory))
+            let new = find(&|new| named(new) && memory(new)).or(to_last.then_some(last));
+            let new = new.or_else(|| find(&named)).or_else(|| find(&memory));
+            new.ok_or_else(|| GraphError::NotOnMachine { what: what(), backend: Arc::clone(&old.name) })
         };
-        let home = |backend: usize, what: &str, name: &str| {
-            let old = &self.machine[backend];
-            let new = if old.capabilities.memory.is_host() { Some(last) } else { same(backend) };
-            new.ok_or_else(|| GraphError::NotOnMachine {
-                what: format!("{what} `{name}`"),
-                backend: Arc::clone(&old.name),
-            })
-        };
+        let on_host = |backend: usize| self.machine[backend].capabilities.memory.is_host();
         let mut text = Self { machine: other.machine.clone(), ..self.clone() };
         for buffer in &mut text.buffers {
-            buffer.backend = home(buffer.backend, "buffer", &buffer.name)?;
+            let name = &buffer.name;
+            buffer.backend = place(buffer.backend, on_host(buffer.backend), &|| format!("buffer `{name}`"))?;
         }
         for tensor in &mut text.tensors {
             if let Origin::Weight { backend } = &mut tensor.origin {
-                *backend = home(*backend, "weight", &tensor.name)?;
+                *backend = place(*backend, on_host(*backend), &|| format!("weight `{}`", tensor.name))?;
             }
             if let Some(pin) = &mut tensor.pin {
-                let new = if *pin + 1 == self.machine.len() { Some(last) } else { same(*pin) };
-                *pin = new.ok_or_else(|| GraphError::NotOnMachine {
-                    what: format!("the pin of `{}`", tensor.name),
-                    backend: Arc::clone(&self.machine[*pin].name),
-                })?;
+                let is_last = *pin + 1 == self.machine.len();
+                *pin = place(*pin, is_last, &|| format!("the pin of `{}`", tensor.name))?;
             }
         }
         Ok(text)

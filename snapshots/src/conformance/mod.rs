@@ -1,7 +1,7 @@
 //! One suite of cases that any backend can run against the oracle.
 //!
 //! Cases come from the op table: each row's samples, crossed with the operands' dtypes and with layouts, beside
-//! [hand-made edges](edges). Every tensor lies between guard bytes; guards, holes between strided elements and results
+//! hand-made edges. Every tensor lies between guard bytes; guards, holes between strided elements and results
 //! before the run are NaN patterns, and whatever an op has no business to write must be unchanged afterwards.
 //!
 //! A backend declares its [`Gap`]s. A refusal outside the gaps fails, a gap that is supported fails, and so does a

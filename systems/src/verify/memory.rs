@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use entensor_components::TensorRef;
+use entensor_components::{OpKind, TensorRef};
 
 use super::{Violation, backend_name};
 use crate::plan::{Held, Plan, Program, Step};
@@ -116,6 +116,8 @@ struct Walk<'a> {
     clocks: Clocks,
     /// Writes to each root so far.
     versions: Vec<u32>,
+    /// Which scratch roots have been used.
+    born: Vec<bool>,
     violations: &'a mut Vec<Violation>,
 }
 
@@ -139,6 +141,7 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
         memories: (0..plan.memory_count()).map(|_| Bytes::default()).collect(),
         clocks: Clocks { known: vec![vec![None; queues]; queues], events: vec![Vec::new(); program.events as usize] },
         versions: vec![0; plan.nodes.len()],
+        born: vec![false; plan.nodes.len()],
         violations,
     };
     walk.place_existing();
@@ -295,7 +298,7 @@ impl Walk<'_> {
     fn copy(&mut self, step: usize, copy: u32, backend: u32, from: &TensorRef, to: &TensorRef) {
         let source = self.plan.copies[copy as usize].source;
         let name = Arc::clone(&self.plan.nodes[source as usize].name);
-        self.birth(source, from);
+        self.birth(source);
         self.check_read(&name, source, from, Some((backend, step)));
         if !self.usable(backend, to.memory.0) {
             let (node, backend) = (Arc::clone(&name), backend_name(self.plan, backend));
@@ -320,20 +323,18 @@ impl Walk<'_> {
         self.clocks.finish(backend, step);
     }
 
-    /// Scratch memory has no contents to lose: it is what it is from its first use.
-    fn birth(&mut self, node: u32, tensor: &TensorRef) {
-        let node = &self.plan.nodes[node as usize];
-        let root = &self.plan.nodes[node.root as usize];
-        let scratch =
-            root.existing.is_none() && !root.flags.input && root.op.row().kind == entensor_components::OpKind::None;
-        if scratch && self.versions[node.root as usize] == 0 {
-            let Some(start) = tensor.offset_bytes.checked_sub(node.offset_bytes) else { return };
-            let memory = &mut self.memories[tensor.memory.0 as usize];
-            let (index, end) = (node.root, start + root.desc.size_bytes());
-            memory.visit(start, end, |at, segment| {
-                segment.content = Some(Content { root: index, version: 0, root_byte: at - start });
-            });
+    /// Scratch memory has no contents to lose: it is what it is from its first use, in its own memory.
+    fn birth(&mut self, node: u32) {
+        let index = self.plan.nodes[node as usize].root;
+        let root = &self.plan.nodes[index as usize];
+        let is_scratch = root.existing.is_none() && !root.flags.input && root.op.kind() == OpKind::None;
+        if !is_scratch || std::mem::replace(&mut self.born[index as usize], true) {
+            return;
         }
+        let Some((memory, start)) = self.home(index) else { return };
+        self.memories[memory as usize].visit(start, start + root.desc.size_bytes(), |at, segment| {
+            segment.content = Some(Content { root: index, version: 0, root_byte: at - start });
+        });
     }
 
     fn launch(&mut self, step: usize, split: u32, program: &Program) {
@@ -359,7 +360,7 @@ impl Walk<'_> {
                 }
             }
             for (operand, &source) in run.operands.iter().zip(&node.sources) {
-                self.birth(source, operand);
+                self.birth(source);
                 self.check_read(&node.name, source, operand, Some(by));
             }
             if !self.check_write(&node.name, &run.output, by) {
@@ -411,7 +412,7 @@ impl Walk<'_> {
                 offset_bytes: offset + node.offset_bytes,
             };
             let i = u32::try_from(i).unwrap_or(u32::MAX);
-            self.birth(i, &tensor);
+            self.birth(i);
             self.check_read(&Arc::from("run"), i, &tensor, None);
         }
     }

@@ -238,7 +238,10 @@ fn check_buffers(plan: &Plan, violations: &mut Vec<Violation>) {
     for (index, buffer) in plan.buffers.iter().enumerate() {
         for backend in &plan.backends {
             let capabilities = backend.handle.capabilities();
-            if capabilities.buffer_type == buffer.buffer_type && buffer.size_bytes > capabilities.max_buffer_bytes {
+            let owner = plan.backends.get(buffer.backend as usize).map(|owner| owner.handle.capabilities());
+            let shares = capabilities.buffer_type == buffer.buffer_type
+                && owner.is_some_and(|owner| owner.memory == capabilities.memory);
+            if shares && buffer.size_bytes > capabilities.max_buffer_bytes {
                 let backend = Arc::clone(&backend.name);
                 violations.push(Violation::BufferTooLarge { buffer: index, size_bytes: buffer.size_bytes, backend });
             }

@@ -3,8 +3,9 @@
 
 use super::{Grid, Piece};
 use crate::{
+    place::Place,
     simd::Level,
-    tensor::{Bases, Place, Row, RowMut, TILE},
+    tensor::{Bases, Row, RowMut, TILE},
 };
 
 /// A copy between equal shapes.

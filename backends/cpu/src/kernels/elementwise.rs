@@ -4,8 +4,9 @@
 use super::Grid;
 use crate::{
     math::silu,
+    place::Place,
     simd::Level,
-    tensor::{Bases, Place, TILE},
+    tensor::{Bases, TILE},
 };
 
 /// Which function of one element.

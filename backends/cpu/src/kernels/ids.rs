@@ -3,8 +3,9 @@
 
 use super::Grid;
 use crate::{
+    place::Place,
     simd::Level,
-    tensor::{Bases, Place, TILE, Tensor},
+    tensor::{Bases, TILE, Tensor},
 };
 
 /// An index outside its table.

@@ -5,8 +5,9 @@ use entensor_components::DType;
 
 use super::{CHUNK_COST, Grid, Piece};
 use crate::{
+    place::Place,
     simd::{BLOCK, GROUP, Level, Rounded},
-    tensor::{Bases, Place, TILE, Tensor, work_row},
+    tensor::{Bases, TILE, Tensor, work_row},
 };
 
 /// Rows of activations rounded to 8-bit blocks, in groups that do not cross planes.

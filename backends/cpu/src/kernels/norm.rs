@@ -4,8 +4,9 @@
 use super::{Grid, Piece};
 use crate::{
     math::exp,
+    place::Place,
     simd::Level,
-    tensor::{Bases, Place, Row, RowMut, TILE},
+    tensor::{Bases, Row, RowMut, TILE},
 };
 
 /// Partial sums of a row, added pairwise at the end; one order for every level.

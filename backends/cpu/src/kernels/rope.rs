@@ -5,8 +5,9 @@ use entensor_components::RopeMode;
 
 use super::{Grid, Piece};
 use crate::{
+    place::Place,
     simd::Level,
-    tensor::{Bases, Place, TILE},
+    tensor::{Bases, TILE},
 };
 
 /// Cosines, then sines, of a token's angles; every head and every rope of the split with the same positions shares them.

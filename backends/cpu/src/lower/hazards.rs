@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::tensor::Region;
+use crate::place::Region;
 
 /// How far back independent steps are looked for; beyond, a step waits although it might not need to.
 const WINDOW: usize = 32;

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use crate::{
     bind::SlotUse,
     kernels::Kernel,
+    place::{Place, Region},
     support::support,
-    tensor::{Place, Region},
 };
 
 /// One kernel of a program.

@@ -8,8 +8,8 @@ use crate::{
         Binary, BinaryOp, CHUNK_COST, CheckIds, CopyLinear, CopyRows, GetRows, Grid, Kernel, MulMat, Quantize, Repeat,
         RmsNorm, Rope, RopeTable, SetRows, SoftMax, SumRows, Tiling, Unary, UnaryOp,
     },
+    place::Place,
     simd::{GROUP, group_bytes},
-    tensor::Place,
 };
 
 /// Costs of an element in the unit of [`Grid`]: bytes in and out, and arithmetic as so many bytes more.

@@ -1,9 +1,5 @@
 //! AVX2 with FMA and F16C, by hand where it matters: conversions, rounding of activations, dot products.
 #![expect(unsafe_code, reason = "instructions beyond the target's baseline, and unaligned loads from checked slices")]
-#![expect(
-    clippy::needless_range_loop,
-    reason = "tiles are indexed by row and column; iterators would hide which is which"
-)]
 
 use core::arch::x86_64::*;
 

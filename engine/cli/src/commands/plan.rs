@@ -9,7 +9,7 @@ use crate::{
     output::{note, print, print_json},
     plan_dot,
     plan_json::PlanJson,
-    subject::{Subject, SubjectArgs},
+    subject::SubjectArgs,
 };
 
 const EXAMPLES: &str = "\

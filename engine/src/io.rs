@@ -4,13 +4,14 @@ use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
 use entensor_components::{
-    BufferMemory, DType, DeviceBuffer, Shape, StoredIn, Strides, TensorDesc, TensorName, TensorRef, ViewSrc,
+    BufferMemory, DType, DeviceBuffer, Shape, StoredIn, Strides, TensorDesc, TensorFlags, TensorName, TensorRef,
+    ViewSrc,
 };
 use entensor_systems::{GraphPlan, Plan};
 
 use crate::{
     builder::Tensor,
-    engine::{Engine, GraphId, InputState, TensorId, flags_of},
+    engine::{Engine, GraphId, InputState, TensorId},
     error::EngineError,
 };
 
@@ -107,7 +108,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         if let Some((buffer, offset)) = target.existing(self.world()) {
             return write_buffer(&target.name, &buffer, offset, bytes);
         }
-        if !flags_of(self.world(), target.entity).input {
+        if !self.world().get::<TensorFlags>(target.entity).is_some_and(|flags| flags.input) {
             return Err(EngineError::NotWritable { tensor: target.name });
         }
         self.plan(graph)?;
@@ -140,10 +141,7 @@ impl<W: BorrowMut<World>> Engine<W> {
             return read_buffer(&target.name, &buffer, offset, bytes);
         }
         let (plan, state) = (self.world().get::<GraphPlan>(graph.0), self.world().get::<InputState>(graph.0));
-        let gone = || EngineError::OutputGone {
-            graph: self.world().get::<entensor_components::GraphName>(graph.0).map_or("?".into(), |n| Arc::clone(&n.0)),
-            tensor: Arc::clone(&target.name),
-        };
+        let gone = || EngineError::OutputGone { graph: self.graph_name(graph), tensor: Arc::clone(&target.name) };
         let (Some(plan), Some(state)) = (plan, state) else { return Err(gone()) };
         let arena = self.world().get::<entensor_systems::Arena>(plan.arena);
         let ours = arena.is_some_and(|a| a.holder == Some(graph.0) && a.epoch == plan.arena_epoch);

@@ -12,11 +12,15 @@ mod builder;
 mod engine;
 mod error;
 pub mod graph_text;
+mod graphs;
 mod io;
+mod memory;
 mod registry;
+mod run;
+mod setup;
 
 pub use builder::{GraphBuilder, Tensor};
-pub use engine::{ArenaId, BufferId, Engine, EngineBuilder, Explanation, GraphId, TensorId};
+pub use engine::{ArenaId, BufferId, Engine, GraphId, TensorId};
 pub use entensor_components as components;
 pub use entensor_components::{
     Backend, BackendError, BackendIndex, Cause, DType, ImportedBytes, Op, RopeMode, Shape, Strides, TensorDesc, Usage,
@@ -28,6 +32,8 @@ pub use entensor_systems::{
 pub use error::{BuildError, EngineError};
 pub use io::Element;
 pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};
+pub use run::Explanation;
+pub use setup::EngineBuilder;
 
 /// The README's program, so that it cannot rot.
 #[cfg(all(doctest, feature = "cpu"))]

@@ -1,0 +1,103 @@
+//! Graphs as entities: adding, removing, wishes.
+
+use std::{borrow::BorrowMut, sync::Arc};
+
+use bevy_ecs::prelude::*;
+use entensor_components::{
+    BackendIndex, Generation, GraphBundle, GraphTensors, InGraph, Pinned, PipelineCopies, Sources, TensorBundle,
+    TensorName, ViewSrc, Wanted,
+};
+use entensor_systems::{GraphPlan, UsesArena};
+
+use crate::{
+    builder::{GraphBuilder, Origin, Tensor},
+    engine::{Engine, GraphId, InputState},
+    error::EngineError,
+};
+
+impl<W: BorrowMut<World>> Engine<W> {
+    /// Adds a graph: its tensors become entities.
+    pub fn add_graph(&mut self, graph: GraphBuilder) -> GraphId {
+        let world = self.world_mut();
+        let entity = world.spawn((GraphBundle::new(Arc::clone(&graph.name)), InputState::default())).id();
+        let mut entities: Vec<Entity> = Vec::with_capacity(graph.nodes.len());
+        for node in graph.nodes {
+            let (op, sources, root, offset_bytes) = match node.origin {
+                Origin::Shared(shared) => {
+                    entities.push(shared);
+                    continue;
+                }
+                Origin::Own { op, sources, root, offset_bytes } => (op, sources, root, offset_bytes),
+            };
+            let bundle = TensorBundle {
+                in_graph: InGraph(Some(entity)),
+                name: TensorName(node.name),
+                dtype: node.desc.dtype,
+                shape: node.desc.shape,
+                strides: node.desc.strides,
+                op,
+                sources: Sources(sources.iter().map(|&s| entities[s as usize]).collect()),
+                view_src: ViewSrc { root: root.map(|r| entities[r as usize]), offset_bytes },
+                flags: node.flags,
+                pinned: Pinned(node.pin),
+                ..TensorBundle::leaf("".into(), node.desc)
+            };
+            entities.push(world.spawn(bundle).id());
+        }
+        let mut graph_entity = world.entity_mut(entity);
+        graph_entity.insert((GraphTensors(entities), PipelineCopies(graph.copies)));
+        if let Some(arena) = graph.arena {
+            graph_entity.insert(UsesArena(arena));
+        }
+        GraphId(entity)
+    }
+
+    /// Removes a graph with its tensors and its plan. Shared tensors stay.
+    pub fn remove_graph(&mut self, graph: GraphId) {
+        let world = self.world_mut();
+        let tensors = world.get::<GraphTensors>(graph.0).map(|t| t.0.clone()).unwrap_or_default();
+        let own = tensors.into_iter().filter(|&t| world.get::<InGraph>(t) == Some(&InGraph(Some(graph.0))));
+        let mut doomed: Vec<Entity> = own.collect();
+        let Ok(mut entity) = world.get_entity_mut(graph.0) else { return };
+        if let Some(plan) = entity.take::<GraphPlan>() {
+            doomed.extend(plan.published);
+        }
+        for entity in doomed.into_iter().chain([graph.0]) {
+            world.try_despawn(entity).ok();
+        }
+    }
+
+    /// The entity of a graph's tensor.
+    ///
+    /// # Errors
+    /// A graph or tensor that does not exist.
+    pub fn entity(&self, graph: GraphId, tensor: Tensor) -> Result<Entity, EngineError> {
+        let tensors = self.world().get::<GraphTensors>(graph.0).ok_or(EngineError::UnknownGraph)?;
+        tensors.0.get(tensor.index as usize).copied().ok_or(EngineError::UnknownTensor)
+    }
+
+    /// Wishes a tensor onto a backend, or takes the wish back. The graph is planned again before its next run.
+    ///
+    /// # Errors
+    /// A graph or tensor that does not exist.
+    pub fn pin(&mut self, graph: GraphId, tensor: Tensor, backend: Option<BackendIndex>) -> Result<(), EngineError> {
+        let entity = self.entity(graph, tensor)?;
+        let mut entity = self.world_mut().get_entity_mut(entity).map_err(|_| EngineError::UnknownTensor)?;
+        entity.insert(Pinned(backend));
+        Ok(())
+    }
+
+    /// Says which tensors a run must produce; by default all outputs, else the last tensor.
+    ///
+    /// # Errors
+    /// A graph or tensor that does not exist.
+    pub fn want(&mut self, graph: GraphId, tensors: &[Tensor]) -> Result<(), EngineError> {
+        let wanted = tensors.iter().map(|&t| self.entity(graph, t)).collect::<Result<_, _>>()?;
+        let world = self.world_mut();
+        world.get_entity_mut(graph.0).map_err(|_| EngineError::UnknownGraph)?.insert(Wanted(wanted));
+        if let Some(mut generation) = world.get_mut::<Generation>(graph.0) {
+            generation.0 += 1;
+        }
+        Ok(())
+    }
+}

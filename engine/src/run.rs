@@ -1,0 +1,186 @@
+//! Planning, running and explaining graphs.
+
+use std::{borrow::BorrowMut, sync::Arc};
+
+use bevy_ecs::prelude::*;
+use entensor_components::{Cause, DType, GraphName, GraphTensors, Shape};
+use entensor_systems::{
+    Arena, GraphPlan, Plan, PlanCounters, PlanNode, PlanReason, PlanSchedule, PlanStatus, Planning, publish, verify,
+};
+
+use crate::{
+    engine::{Engine, GraphId, InputState},
+    error::EngineError,
+    setup::VerifyPlans,
+};
+
+/// Why a node of a graph is where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The node.
+    pub node: Arc<str>,
+    /// Its op with parameters.
+    pub op: String,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its dtype.
+    pub dtype: DType,
+    /// The backend it is on.
+    pub backend: Arc<str>,
+    /// The rule that placed it.
+    pub cause: Cause,
+    /// The same in a sentence.
+    pub why: String,
+}
+
+impl<W: BorrowMut<World>> Engine<W> {
+    fn check_installed(&self) -> Result<(), EngineError> {
+        let schedules = self.world().get_resource::<Schedules>();
+        let installed =
+            schedules.is_some_and(|s| s.contains(PlanSchedule)) && self.world().contains_resource::<PlanStatus>();
+        if installed { Ok(()) } else { Err(EngineError::NotInstalled) }
+    }
+
+    pub(crate) fn graph_name(&self, graph: GraphId) -> Arc<str> {
+        self.world().get::<GraphName>(graph.0).map_or_else(|| "?".into(), |name| Arc::clone(&name.0))
+    }
+
+    /// Plans a graph if anything that its plan is made from has changed. Returns whether it was looked at again.
+    ///
+    /// # Errors
+    /// [`EngineError::Plan`] with the pass; the graph and the engine stay usable.
+    pub fn plan(&mut self, graph: GraphId) -> Result<bool, EngineError> {
+        self.check_installed()?;
+        let world = self.world_mut();
+        if world.get::<GraphTensors>(graph.0).is_none() {
+            return Err(EngineError::UnknownGraph);
+        }
+        let now = publish::seen(world, graph.0);
+        let reason = match world.get::<GraphPlan>(graph.0) {
+            None => PlanReason::First,
+            Some(plan) if plan.seen == now => return Ok(false),
+            Some(plan) if plan.seen.generation != now.generation => PlanReason::Graph,
+            Some(plan) if plan.seen.shared != now.shared => PlanReason::Shared,
+            Some(_) => PlanReason::Salt,
+        };
+        let old = world.get::<GraphPlan>(graph.0).map(|g| (Arc::as_ptr(&g.plan), g.arena_epoch));
+        *world.resource_mut::<PlanCounters>().reasons.entry(reason).or_default() += 1;
+        world.insert_resource(Planning(graph.0));
+        *world.resource_mut::<PlanStatus>() = PlanStatus::Planning;
+        world.run_schedule(PlanSchedule);
+        self.take_failure(graph)?;
+        self.after_planning(graph, old)?;
+        Ok(true)
+    }
+
+    fn after_planning(&mut self, graph: GraphId, old: Option<(*const Plan, u64)>) -> Result<(), EngineError> {
+        let verify_plans = self.world().get_resource::<VerifyPlans>().is_some_and(|v| v.0);
+        let Some(plan) = self.world().get::<GraphPlan>(graph.0) else { return Err(EngineError::UnknownGraph) };
+        let (nodes, new) = (plan.plan.nodes.len(), (Arc::as_ptr(&plan.plan), plan.arena_epoch));
+        if verify_plans && old.map(|o| o.0) != Some(new.0) {
+            let checked = verify(&plan.plan);
+            if let Err(violations) = checked {
+                self.world_mut().entity_mut(graph.0).remove::<GraphPlan>();
+                return Err(EngineError::Verify { graph: self.graph_name(graph), violations });
+            }
+        }
+        // The same plan in the same memory keeps its inputs; anything else has moved them.
+        if old != Some(new)
+            && let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0)
+        {
+            state.written.clear();
+            state.written.resize(nodes, false);
+            state.ran = false;
+        }
+        Ok(())
+    }
+
+    fn take_failure(&mut self, graph: GraphId) -> Result<(), EngineError> {
+        let status = &mut *self.world_mut().resource_mut::<PlanStatus>();
+        if !matches!(status, PlanStatus::Failed { .. }) {
+            return Ok(());
+        }
+        match std::mem::take(status) {
+            PlanStatus::Failed { pass, error } => {
+                Err(EngineError::Plan { graph: self.graph_name(graph), pass, error: Box::new(error) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the graph the user of its arena. Whoever used it before loses inputs and outputs.
+    pub(crate) fn hold_arena(&mut self, graph: GraphId) -> Result<(), EngineError> {
+        let world = self.world_mut();
+        let (arena_entity, bound_epoch) =
+            world.get::<GraphPlan>(graph.0).map(|g| (g.arena, g.arena_epoch)).ok_or(EngineError::UnknownGraph)?;
+        let mut arena = world.get_mut::<Arena>(arena_entity).ok_or(EngineError::UnknownGraph)?;
+        let (holder, epoch) = (arena.holder, arena.epoch);
+        if holder == Some(graph.0) && epoch == bound_epoch {
+            return Ok(());
+        }
+        arena.holder = Some(graph.0);
+        if epoch != bound_epoch {
+            publish::rebind(world, graph.0);
+        }
+        if let Some(mut state) = world.get_mut::<InputState>(graph.0) {
+            state.written.fill(false);
+            state.ran = false;
+        }
+        Ok(())
+    }
+
+    /// Runs a graph: plans it if it changed, then computes what it wants. Blocks until done. In a steady loop nothing is
+    /// planned and nothing is allocated.
+    ///
+    /// # Errors
+    /// Planning errors, an input that was not written, or what a backend reports.
+    pub fn run(&mut self, graph: GraphId) -> Result<(), EngineError> {
+        if !self.plan(graph)? {
+            self.world_mut().resource_mut::<PlanCounters>().unchanged += 1;
+        }
+        self.hold_arena(graph)?;
+        self.check_inputs(graph)?;
+        let world = self.world_mut();
+        world.insert_resource(Planning(graph.0));
+        *world.resource_mut::<PlanStatus>() = PlanStatus::Computing;
+        world.run_schedule(PlanSchedule);
+        self.take_failure(graph)?;
+        if let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0) {
+            state.ran = true;
+        }
+        Ok(())
+    }
+
+    fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {
+        let (plan, state) = (self.world().get::<GraphPlan>(graph.0), self.world().get::<InputState>(graph.0));
+        let (Some(plan), Some(state)) = (plan, state) else { return Err(EngineError::UnknownGraph) };
+        let leaves = plan.plan.nodes[..plan.plan.leaves].iter().enumerate();
+        for (i, node) in leaves.filter(|(_, n)| n.flags.input && n.existing.is_none()) {
+            let empty = node.desc.shape.is_empty();
+            if !empty && !state.written.get(i).copied().unwrap_or(false) {
+                let (graph, tensor) = (self.graph_name(graph), Arc::clone(&node.name));
+                return Err(EngineError::InputNotWritten { graph, tensor });
+            }
+        }
+        Ok(())
+    }
+
+    /// Why every node of a graph is where it is. Plans the graph if needed.
+    ///
+    /// # Errors
+    /// As [`Self::plan`].
+    pub fn explain(&mut self, graph: GraphId) -> Result<Vec<Explanation>, EngineError> {
+        self.plan(graph)?;
+        let plan = self.plan_of(graph).ok_or(EngineError::UnknownGraph)?;
+        let explain = |(i, node): (usize, &PlanNode)| Explanation {
+            node: Arc::clone(&node.name),
+            op: node.op.to_string(),
+            shape: node.desc.shape,
+            dtype: node.desc.dtype,
+            backend: Arc::clone(&plan.backends[node.backend as usize].name),
+            cause: node.cause,
+            why: plan.why(i),
+        };
+        Ok(plan.nodes.iter().enumerate().map(explain).collect())
+    }
+}

@@ -144,6 +144,16 @@ fn a_users_system_between_two_passes_is_honoured() {
 }
 
 #[test]
+fn a_users_system_that_places_a_node_where_it_cannot_run_is_a_typed_error() {
+    let text =
+        "backend fast memory=host\nbackend slow memory=host ops=all,-relu\nbackend cpu\ninput x f32 [8]\nb = relu x";
+    let mut schedule = plan_schedule(Recording::On);
+    schedule.add_systems(move_node.after(PlanSystems::Assign).before(PlanSystems::Expand).run_if(planning));
+    let error = Planned::with_schedule(&common::parse("user", text), schedule).result().expect_err("it cannot run");
+    assert_eq!((error.kind(), error.node(), error.backend()), ("Misplaced", Some("b"), Some("slow")), "{error}");
+}
+
+#[test]
 fn the_passes_can_be_added_to_a_schedule_of_the_users_own() {
     let mut schedule = Schedule::default();
     add_plan_systems(&mut schedule, Recording::On);

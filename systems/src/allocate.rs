@@ -7,7 +7,10 @@
 //! small enough that its quadratic worst case stays below a millisecond or so.
 //! Source: DESIGN "liveness / allocate"; ggml-alloc (best fit); Pisarchyk and Lee 2020, arXiv:2001.03288 (by size).
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bevy_ecs::prelude::*;
 
@@ -140,47 +143,96 @@ fn lower_bound(all: &[Block], blocks: &[usize]) -> u64 {
     u64::try_from(peak).unwrap_or(u64::MAX)
 }
 
-/// Free ranges of one buffer, found by size and by place.
+/// The buffers of an arena while they fill: free ranges found by size and by place, and how far each may still grow. Every
+/// look-up is logarithmic in the number of ranges, however many buffers there are.
 #[derive(Default)]
 struct FreeList {
-    by_offset: std::collections::BTreeMap<u64, u64>,
-    by_size: BTreeSet<(u64, u64)>,
+    max_buffer_bytes: u64,
+    sizes: Vec<u64>,
+    /// (buffer, offset) → size.
+    by_offset: BTreeMap<(u32, u64), u64>,
+    /// (size, buffer, offset).
+    by_size: BTreeSet<(u64, u32, u64)>,
+    /// Per buffer, from the start of its free tail to the largest size it may have.
+    rooms: Vec<u64>,
+    /// (room, buffer).
+    by_room: BTreeSet<(u64, u32)>,
 }
 
 impl FreeList {
-    fn insert(&mut self, mut offset: u64, mut size: u64) {
+    fn size(&self, buffer: u32) -> u64 {
+        self.sizes[buffer as usize]
+    }
+
+    /// Gives a range back; neighbours merge.
+    fn insert(&mut self, buffer: u32, mut offset: u64, mut size: u64) {
         if size == 0 {
             return;
         }
-        if let Some((&before, &len)) = self.by_offset.range(..offset).next_back()
+        if let Some((&(_, before), &len)) = self.by_offset.range((buffer, 0)..(buffer, offset)).next_back()
             && before + len == offset
         {
-            self.remove(before, len);
+            self.remove(buffer, before, len);
             offset = before;
             size += len;
         }
-        if let Some(&len) = self.by_offset.get(&(offset + size)) {
-            self.remove(offset + size, len);
+        if let Some(&len) = self.by_offset.get(&(buffer, offset + size)) {
+            self.remove(buffer, offset + size, len);
             size += len;
         }
-        self.by_offset.insert(offset, size);
-        self.by_size.insert((size, offset));
+        self.by_offset.insert((buffer, offset), size);
+        self.by_size.insert((size, buffer, offset));
+        self.measure(buffer);
     }
 
-    fn remove(&mut self, offset: u64, size: u64) {
-        self.by_offset.remove(&offset);
-        self.by_size.remove(&(size, offset));
+    fn remove(&mut self, buffer: u32, offset: u64, size: u64) {
+        self.by_offset.remove(&(buffer, offset));
+        self.by_size.remove(&(size, buffer, offset));
+        self.measure(buffer);
     }
 
-    /// The smallest range that holds `size`, lowest first among equals.
-    fn smallest(&self, size: u64) -> Option<(u64, u64)> {
-        self.by_size.range((size, 0)..).next().copied()
+    /// Where the free range at the end of a buffer starts; its end, if it has none.
+    fn tail(&self, buffer: u32) -> u64 {
+        let last = self.by_offset.range((buffer, 0)..=(buffer, u64::MAX)).next_back();
+        let tail = last.filter(|&(&(_, offset), &len)| offset + len == self.size(buffer));
+        tail.map_or(self.size(buffer), |(&(_, offset), _)| offset)
     }
 
-    /// The range that ends at `end`, if one does.
-    fn last_ending_at(&self, end: u64) -> Option<(u64, u64)> {
-        let (&offset, &size) = self.by_offset.iter().next_back()?;
-        (offset + size == end).then_some((offset, size))
+    /// Notes how far a buffer may grow, after a change.
+    fn measure(&mut self, buffer: u32) {
+        let room = self.max_buffer_bytes.saturating_sub(self.tail(buffer));
+        let old = std::mem::replace(&mut self.rooms[buffer as usize], room);
+        if old != room {
+            self.by_room.remove(&(old, buffer));
+            self.by_room.insert((room, buffer));
+        }
+    }
+
+    /// A place for `size` bytes: the smallest free range that holds them, else the end of the buffer with the least sufficient
+    /// room, else a new buffer.
+    fn take(&mut self, size: u64) -> BlockPlace {
+        if let Some(&(len, buffer, offset_bytes)) = self.by_size.range((size, 0, 0)..).next() {
+            self.remove(buffer, offset_bytes, len);
+            self.insert(buffer, offset_bytes + size, len - size);
+            return BlockPlace { buffer, offset_bytes };
+        }
+        if let Some(&(_, buffer)) = self.by_room.range((size, 0)..).next() {
+            let offset_bytes = self.tail(buffer);
+            let free = self.size(buffer) - offset_bytes;
+            if free > 0 {
+                self.remove(buffer, offset_bytes, free);
+            }
+            self.sizes[buffer as usize] = offset_bytes + size;
+            self.measure(buffer);
+            return BlockPlace { buffer, offset_bytes };
+        }
+        let buffer = index_u32(self.sizes.len());
+        // A block that just fits may exceed the limit by its alignment; its own bytes do not.
+        self.sizes.push(size.min(self.max_buffer_bytes));
+        let room = self.max_buffer_bytes - self.size(buffer);
+        self.rooms.push(room);
+        self.by_room.insert((room, buffer));
+        BlockPlace { buffer, offset_bytes: 0 }
     }
 }
 
@@ -190,46 +242,21 @@ fn best_fit(arena: &Arena, all: &[Block], blocks: &[usize]) -> Layout {
     let mut order: Vec<usize> = (0..blocks.len()).collect();
     order.sort_by_key(|&i| (all[blocks[i]].first, i));
     let mut ends: BTreeSet<(u32, usize)> = BTreeSet::new();
-    let mut free: Vec<FreeList> = Vec::new();
-    let mut layout = Layout { sizes: Vec::new(), places: vec![BlockPlace::default(); blocks.len()] };
+    let mut free = FreeList { max_buffer_bytes: arena.max_buffer_bytes, ..FreeList::default() };
+    let mut places = vec![BlockPlace::default(); blocks.len()];
     for i in order {
         let block = &all[blocks[i]];
         while let Some(&(end, done)) = ends.first().filter(|(end, _)| *end < block.first) {
             ends.remove(&(end, done));
-            let place = layout.places[done];
+            let BlockPlace { buffer, offset_bytes } = places[done];
             // The last block of a full buffer may lack the bytes of its alignment: they are not free, they do not exist.
-            let room = layout.sizes[place.buffer as usize].saturating_sub(place.offset_bytes);
-            free[place.buffer as usize].insert(place.offset_bytes, align(all[blocks[done]].size_bytes).min(room));
+            let room = free.size(buffer).saturating_sub(offset_bytes);
+            free.insert(buffer, offset_bytes, align(all[blocks[done]].size_bytes).min(room));
         }
-        let size = align(block.size_bytes);
-        layout.places[i] = take(arena, size, &mut free, &mut layout.sizes);
+        places[i] = free.take(align(block.size_bytes));
         ends.insert((block.last, i));
     }
-    layout
-}
-
-/// A range for `size` bytes: the smallest free one, else the end of a buffer that may still grow, else a new buffer.
-fn take(arena: &Arena, size: u64, free: &mut Vec<FreeList>, sizes: &mut Vec<u64>) -> BlockPlace {
-    let found = (0..free.len()).filter_map(|b| free[b].smallest(size).map(|(len, offset)| (len, b, offset))).min();
-    if let Some((len, buffer, offset_bytes)) = found {
-        free[buffer].remove(offset_bytes, len);
-        free[buffer].insert(offset_bytes + size, len - size);
-        return BlockPlace { buffer: index_u32(buffer), offset_bytes };
-    }
-    for buffer in 0..sizes.len() {
-        let tail = free[buffer].last_ending_at(sizes[buffer]);
-        let offset_bytes = tail.map_or(sizes[buffer], |(offset, _)| offset);
-        let Some(end) = offset_bytes.checked_add(size).filter(|&end| end <= arena.max_buffer_bytes) else { continue };
-        if let Some((offset, len)) = tail {
-            free[buffer].remove(offset, len);
-        }
-        sizes[buffer] = end;
-        return BlockPlace { buffer: index_u32(buffer), offset_bytes };
-    }
-    free.push(FreeList::default());
-    // A block that just fits may exceed the limit by its alignment; its own bytes do not.
-    sizes.push(size.min(arena.max_buffer_bytes));
-    BlockPlace { buffer: index_u32(sizes.len() - 1), offset_bytes: 0 }
+    Layout { sizes: free.sizes, places }
 }
 
 /// Largest block first, each at the lowest place where nothing alive at the same time is.
@@ -302,6 +329,19 @@ mod tests {
             let layout = strategy(&arena(64), &all, &[0, 1, 2, 3, 4]);
             assert_eq!(layout.sizes.len(), 5);
             assert!(layout.sizes.iter().all(|&size| size <= 64));
+        }
+    }
+
+    #[test]
+    fn bytes_that_only_alignment_asks_for_are_never_given_away() {
+        // 100 bytes align to 128, but the buffer ends at 100: two blocks of 60 do not fit into what the first leaves.
+        let arena = Arena { align_bytes: 64, ..arena(100) };
+        let all = [block(100, 0, 0), block(60, 1, 1), block(60, 1, 1)];
+        for strategy in [best_fit, by_size] {
+            let layout = strategy(&arena, &all, &[0, 1, 2]);
+            for (place, block) in layout.places.iter().zip(&all) {
+                assert!(place.offset_bytes + block.size_bytes <= layout.sizes[place.buffer as usize]);
+            }
         }
     }
 

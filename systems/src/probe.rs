@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 
 use crate::{
     columns::{
-        Backends, NodeDescs, NodeFlags, NodeMemory, NodeNames, NodeOps, NodePins, NodeRoots, NodeSources,
-        OffloadMasks, PaddedBytes, Refusals, SupportMasks, WriterFamilies, index_u32,
+        Backends, NodeDescs, NodeFlags, NodeMemory, NodeNames, NodeOps, NodePins, NodeRoots, NodeSources, OffloadMasks,
+        PaddedBytes, Refusals, SupportMasks, WriterFamilies, index_u32,
     },
     status::PassResult,
 };

@@ -101,7 +101,7 @@ pub(crate) fn pass_table(passes: &[PassFigures]) -> Table {
         [("pass", Align::Left), ("calls", Align::Right), ("total ms", Align::Right), ("µs/call", Align::Right)];
     let mut table = Table::new(&columns);
     for pass in passes {
-        let mean = if pass.calls == 0 { 0.0 } else { millis(pass.total_ns / pass.calls) * 1e3 };
+        let mean = millis(pass.total_ns.checked_div(pass.calls).unwrap_or(0)) * 1e3;
         let total = format!("{:.3}", millis(pass.total_ns));
         table.row([pass.name.into(), pass.calls.to_string(), total, format!("{mean:.1}")]);
     }

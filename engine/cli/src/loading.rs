@@ -36,7 +36,7 @@ pub(crate) struct BackendArgs {
 impl BackendArgs {
     /// An engine with these backends, or the default one.
     pub(crate) fn engine(&self) -> EngineBuilder {
-        self.specs.iter().fold(Engine::builder(), |builder, spec| builder.backend(spec))
+        self.specs.iter().fold(Engine::builder(), EngineBuilder::backend)
     }
 }
 

@@ -67,12 +67,12 @@ impl SubjectArgs {
     /// Reads the file and makes the graph. With `verify`, every plan is verified.
     pub(crate) fn read(&self, verify: bool) -> Result<Subject, CliError> {
         match read_file(&self.file)? {
-            Contents::Text(text) => self.from_text(&text, verify),
-            Contents::Model => self.from_model(verify),
+            Contents::Text(text) => self.text_subject(&text, verify),
+            Contents::Model => self.model_subject(verify),
         }
     }
 
-    fn from_text(&self, text: &str, verify: bool) -> Result<Subject, CliError> {
+    fn text_subject(&self, text: &str, verify: bool) -> Result<Subject, CliError> {
         let for_models = [
             ("--tokens", self.tokens.is_some()),
             ("--ctx", self.ctx.is_some()),
@@ -94,7 +94,7 @@ impl SubjectArgs {
     }
 
     /// The graph of one step of the model, in an engine of its own or on another machine.
-    fn from_model(&self, verify: bool) -> Result<Subject, CliError> {
+    fn model_subject(&self, verify: bool) -> Result<Subject, CliError> {
         let machine = self.machine()?;
         let mut engine = self.backends.engine().record_passes().verify_plans(verify).build()?;
         let model = load(&mut engine, &self.file, Weights::Lazy)?;

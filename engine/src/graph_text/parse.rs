@@ -1,6 +1,9 @@
 //! Statements: each line is read on its own, against the names that earlier lines defined.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use entensor_components::{DTYPES, DType, OPS, Op, OpKind, OpParam, ParamError, Shape, TensorDesc, Usage, parse_size};
 
@@ -302,11 +305,11 @@ impl Parser {
     fn run(&mut self, words: &[Word<'_>]) -> Result<(), Fault> {
         const FORM: &str = "run NAME,NAME,…";
         need(words, 1, "what to run", FORM)?;
-        let mut wanted = Vec::new();
+        let (mut wanted, mut seen) = (Vec::new(), HashSet::new());
         // Blanks around the commas are natural to write, so empty parts at the ends of words are none.
         for part in words[1..].iter().flat_map(|word| word.list()).filter(|part| !part.text.is_empty()) {
             let tensor = self.tensor_names.find(part)?;
-            if wanted.contains(&tensor) {
+            if !seen.insert(tensor) {
                 return Err(fault(part, GraphTextProblem::Repeated { word: part.text.into() }));
             }
             wanted.push(tensor);

@@ -6,7 +6,9 @@
 //!
 //! Cost: n·log n for the walk; runs in all tests, in debug builds, and on request in release.
 
+mod bytes;
 mod memory;
+mod overlaps;
 
 use std::sync::Arc;
 
@@ -157,7 +159,7 @@ pub fn verify(plan: &Plan) -> Result<(), Vec<Violation>> {
     check_placement(plan, &mut violations);
     check_splits(plan, &mut violations);
     check_buffers(plan, &mut violations);
-    check_overlaps(plan, &mut violations);
+    overlaps::check(plan, &mut violations);
     for (slot, program) in plan.programs.iter().enumerate() {
         check_steps(plan, program, &mut violations);
         // The walk relies on splits and steps being well formed.
@@ -259,31 +261,6 @@ fn check_buffers(plan: &Plan, violations: &mut Vec<Violation>) {
         if plan.buffers.get(allocation.buffer as usize).is_none_or(|buffer| end > buffer.size_bytes) {
             violations.push(Violation::OutOfBounds { name: name() });
         }
-    }
-}
-
-/// Pairs that share bytes and steps must be one chain of in-place results, each beginning where the last ends.
-fn check_overlaps(plan: &Plan, violations: &mut Vec<Violation>) {
-    let mut order: Vec<usize> = (0..plan.allocations.len()).filter(|&i| plan.allocations[i].size_bytes > 0).collect();
-    order.sort_by_key(|&i| (plan.allocations[i].buffer, plan.allocations[i].first, i));
-    let mut alive: Vec<usize> = Vec::new();
-    for &i in &order {
-        let new = &plan.allocations[i];
-        alive.retain(|&j| {
-            let old = &plan.allocations[j];
-            old.buffer == new.buffer && old.last >= new.first
-        });
-        for &j in &alive {
-            let old = &plan.allocations[j];
-            let apart = old.offset_bytes + old.size_bytes <= new.offset_bytes
-                || new.offset_bytes + new.size_bytes <= old.offset_bytes;
-            let hand_over = new.in_place_of == u32::try_from(j).ok() && old.last == new.first;
-            if !apart && !hand_over {
-                let (first, second) = (Arc::clone(&old.name), Arc::clone(&new.name));
-                violations.push(Violation::Overlap { first, second });
-            }
-        }
-        alive.push(i);
     }
 }
 

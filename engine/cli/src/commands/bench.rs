@@ -84,6 +84,7 @@ struct Report {
     identical: bool,
 }
 
+/// Runs the command.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     let tests = [Test { feed: Feed::Prompt, tokens: args.prompt }, Test { feed: Feed::Decode, tokens: args.decode }];
     let tests: Vec<Test> = tests.into_iter().filter(|test| test.tokens > 0).collect();

@@ -46,6 +46,7 @@ struct Node {
     why: String,
 }
 
+/// Runs the command.
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     let result = explain(args);
     if let Err(error) = &result

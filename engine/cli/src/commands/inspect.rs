@@ -70,6 +70,7 @@ struct TensorRow {
     offset: u64,
 }
 
+/// Runs the command.
 pub(crate) fn run(args: &InspectArgs) -> Result<(), CliError> {
     let file = GgufFile::open(&args.model)?;
     let report = Report::of(&file);

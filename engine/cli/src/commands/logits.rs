@@ -48,6 +48,7 @@ struct Report<'a> {
     positions: &'a [Position],
 }
 
+/// Runs the command.
 pub(crate) fn run(args: &LogitsArgs) -> Result<(), CliError> {
     let prompt = args.prompt.not_empty()?;
     let mut engine = args.model.backends.engine().build()?;

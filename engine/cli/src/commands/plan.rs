@@ -61,6 +61,7 @@ fn pass_parser() -> impl clap::builder::TypedValueParser<Value = Pass> {
     PossibleValuesParser::new(names).map(|name| Pass::from_name(&name).unwrap_or(Pass::Compute))
 }
 
+/// Runs the command.
 pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
     let result = plan(args);
     if let Err(error) = &result

@@ -97,8 +97,11 @@ struct Report<'a> {
     passes: Vec<PassFigures>,
 }
 
+/// Runs the command.
 pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
-    let SamplerArgs { mut sampler } = SamplerArgs::new(args)?;
+    // Settings are checked before a model is loaded for nothing.
+    let &RunArgs { temp: temperature, top_k, top_p, seed, .. } = args;
+    let mut sampler = Sampler::new(SamplerConfig { temperature, top_k, top_p, seed })?;
     let prompt = args.prompt.not_empty()?;
     let start = Instant::now();
     let mut engine = args.model.backends.engine().build()?;
@@ -129,18 +132,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     }
     note(format_args!("\n{}", report.figures()));
     Ok(())
-}
-
-/// Settings are checked before a model is loaded for nothing.
-struct SamplerArgs {
-    sampler: Sampler,
-}
-
-impl SamplerArgs {
-    fn new(args: &RunArgs) -> Result<Self, CliError> {
-        let &RunArgs { temp: temperature, top_k, top_p, seed, .. } = args;
-        Ok(Self { sampler: Sampler::new(SamplerConfig { temperature, top_k, top_p, seed })? })
-    }
 }
 
 fn generate(

@@ -40,6 +40,7 @@ struct Tokens<'a> {
     pieces: Vec<&'a str>,
 }
 
+/// Runs the command.
 pub(crate) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     let file = GgufFile::open(&args.model)?;
     let tokenizer = Tokenizer::from_metadata(file.metadata())?;

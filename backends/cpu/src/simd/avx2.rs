@@ -108,13 +108,30 @@ fn unpack_nibbles(packed: __m128i) -> __m256i {
     _mm256_and_si256(both, _mm256_set1_epi8(15))
 }
 
-/// The scales, or the sums, of a block for `N` rows: four at once, or one.
+/// The pairs of scales of a block for `N` rows: four at once, or one.
+///
+/// # Safety
+/// `at` must point to `2 · N` f32.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn load_scales<const N: usize>(at: *const u8) -> __m256 {
+    // SAFETY: the caller promises the floats.
+    unsafe {
+        if N == GROUP {
+            _mm256_loadu_ps(at.cast())
+        } else {
+            _mm256_castsi256_ps(_mm256_castsi128_si256(_mm_loadl_epi64(at.cast())))
+        }
+    }
+}
+
+/// The sums of a block for `N` rows: four at once, or one.
 ///
 /// # Safety
 /// `at` must point to `N` f32.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn load_scales<const N: usize>(at: *const u8) -> __m128 {
+unsafe fn load_sums<const N: usize>(at: *const u8) -> __m128 {
     // SAFETY: the caller promises the floats.
     unsafe { if N == GROUP { _mm_loadu_ps(at.cast()) } else { _mm_load_ss(at.cast()) } }
 }
@@ -133,14 +150,22 @@ fn fetch_ahead<const N: usize>(weights: *const u8) {
     }
 }
 
-/// Four floats in memory: spreading one of them over all lanes is then a load, and loads are idle where products are not.
+/// Four pairs of floats in memory, each as one f64: spreading a pair over all lanes is then a load, and loads are idle where
+/// products are not.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn four_floats(v: __m128) -> [f32; 4] {
+fn four_pairs(v: __m256) -> [f64; 4] {
     let mut four = [0.0; 4];
-    // SAFETY: four floats.
-    unsafe { _mm_storeu_ps(four.as_mut_ptr(), v) };
+    // SAFETY: four pairs of floats.
+    unsafe { _mm256_storeu_pd(four.as_mut_ptr(), _mm256_castps_pd(v)) };
     four
+}
+
+/// A pair of floats in every pair of lanes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn spread_pair(pair: &f64) -> __m256 {
+    _mm256_castpd_ps(_mm256_broadcast_sd(pair))
 }
 
 /// # Safety
@@ -156,10 +181,10 @@ unsafe fn dots_q4_1<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: 
     let mut minima = [_mm_setzero_ps(); M];
     for b in 0..k / BLOCK {
         let mut quants = [_mm256_setzero_si256(); M];
-        let mut scales = [[0.0_f32; 4]; M];
+        let mut scales = [[0.0; 4]; M];
         // SAFETY: the scales and sums of block `b` lie inside the group.
         let (x_scales, x_sums) = unsafe {
-            (load_scales::<N>(group.add(layout.scale(x.first, b))), load_scales::<N>(group.add(layout.sum(x.first, b))))
+            (load_scales::<N>(group.add(layout.scales(x.first, b))), load_sums::<N>(group.add(layout.sum(x.first, b))))
         };
         for i in 0..M {
             fetch_ahead::<N>(w[i].as_ptr().wrapping_add(b * 20));
@@ -170,7 +195,7 @@ unsafe fn dots_q4_1<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: 
             };
             let pair = _mm_cvtph_ps(_mm_cvtsi32_si128(scale_and_min));
             quants[i] = unpack_nibbles(nibbles);
-            scales[i] = four_floats(_mm_mul_ps(_mm_broadcastss_ps(pair), x_scales));
+            scales[i] = four_pairs(_mm256_mul_ps(_mm256_broadcastss_ps(pair), x_scales));
             minima[i] = _mm_fmadd_ps(_mm_broadcastss_ps(_mm_movehdup_ps(pair)), x_sums, minima[i]);
         }
         for j in 0..N {
@@ -180,13 +205,15 @@ unsafe fn dots_q4_1<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: 
                 // At most 2 · 15 · 127, so 16 bits are enough.
                 let pairs = _mm256_maddubs_epi16(quants[i], q);
                 let dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones));
-                sums[i][j] = _mm256_fmadd_ps(dot, _mm256_broadcast_ss(&scales[i][j]), sums[i][j]);
+                sums[i][j] = _mm256_fmadd_ps(dot, spread_pair(&scales[i][j]), sums[i][j]);
             }
         }
     }
     let mut out = [[0.0; N]; M];
     for i in 0..M {
-        let four = four_floats(minima[i]);
+        let mut four = [0.0; 4];
+        // SAFETY: four floats.
+        unsafe { _mm_storeu_ps(four.as_mut_ptr(), minima[i]) };
         for j in 0..N {
             out[i][j] = sum_lanes(sums[i][j]) + four[j];
         }
@@ -206,9 +233,9 @@ unsafe fn dots_q8_0<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: 
     for b in 0..k / BLOCK {
         let mut quants = [_mm256_setzero_si256(); M];
         let mut magnitudes = [_mm256_setzero_si256(); M];
-        let mut scales = [[0.0_f32; 4]; M];
+        let mut scales = [[0.0; 4]; M];
         // SAFETY: the scales of block `b` lie inside the group.
-        let x_scales = unsafe { load_scales::<N>(group.add(layout.scale(x.first, b))) };
+        let x_scales = unsafe { load_scales::<N>(group.add(layout.scales(x.first, b))) };
         for i in 0..M {
             fetch_ahead::<N>(w[i].as_ptr().wrapping_add(b * 34));
             // SAFETY: block `b` lies inside the row, and is 34 bytes long.
@@ -219,7 +246,7 @@ unsafe fn dots_q8_0<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: 
             quants[i] = q;
             magnitudes[i] = _mm256_abs_epi8(q);
             let scale = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(scale)));
-            scales[i] = four_floats(_mm_mul_ps(_mm_broadcastss_ps(scale), x_scales));
+            scales[i] = four_pairs(_mm256_mul_ps(_mm256_broadcastss_ps(scale), x_scales));
         }
         for j in 0..N {
             // SAFETY: the quants of block `b` lie inside the group.
@@ -228,7 +255,7 @@ unsafe fn dots_q8_0<const M: usize, const N: usize>(k: usize, w: [&[u8]; M], x: 
                 // |w| · (x with the sign of w): at most 2 · 128 · 127, so 16 bits are enough.
                 let pairs = _mm256_maddubs_epi16(magnitudes[i], _mm256_sign_epi8(q, quants[i]));
                 let dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones));
-                sums[i][j] = _mm256_fmadd_ps(dot, _mm256_broadcast_ss(&scales[i][j]), sums[i][j]);
+                sums[i][j] = _mm256_fmadd_ps(dot, spread_pair(&scales[i][j]), sums[i][j]);
             }
         }
     }
@@ -259,35 +286,36 @@ unsafe fn quantize(x: &[f32], k: usize, row: usize, first: usize, group: *mut u8
         // SAFETY: a block is 32 elements.
         let v: [__m256; 4] = unsafe { std::array::from_fn(|i| _mm256_loadu_ps(block.as_ptr().add(8 * i))) };
         let bits = v.map(|v| _mm256_and_si256(_mm256_castps_si256(v), magnitude));
+        // The low lanes of each vector are an even four, the high lanes an odd one: everything stays within halves.
         let most = _mm256_max_epi32(_mm256_max_epi32(bits[0], bits[1]), _mm256_max_epi32(bits[2], bits[3]));
-        let most = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256::<1>(most));
-        let most = _mm_max_epi32(most, _mm_shuffle_epi32::<0b01_00_11_10>(most));
-        let most = _mm_cvtsi128_si32(_mm_max_epi32(most, _mm_shuffle_epi32::<0b10_11_00_01>(most)));
-        let largest = f32::from_bits(most.cast_unsigned());
-        let scale = largest / 127.0;
-        // NaN and infinity are the largest magnitudes of all when compared as integers; their block gets no quants.
-        let finite = largest < f32::INFINITY;
-        let scale = if finite { scale } else { f32::NAN };
-        let keep = _mm256_set1_epi32(-i32::from(finite));
-        let inverse = if scale < f32::MIN_POSITIVE { 0.0 } else { 1.0 / scale };
-        let inverse = _mm256_set1_ps(inverse);
-        let q = v.map(|v| _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v, inverse)), keep));
+        let most = _mm256_max_epi32(most, _mm256_shuffle_epi32::<0b01_00_11_10>(most));
+        let most = _mm256_max_epi32(most, _mm256_shuffle_epi32::<0b10_11_00_01>(most));
+        // NaN and infinity are the largest magnitudes of all when compared as integers; their half gets no quants.
+        let infinity = _mm256_set1_epi32(f32::INFINITY.to_bits().cast_signed());
+        let finite = _mm256_cmpgt_epi32(infinity, most);
+        let scale = _mm256_div_ps(_mm256_castsi256_ps(most), _mm256_set1_ps(127.0));
+        // A subnormal scale has no finite inverse; such a half is zero for all purposes of a product.
+        let normal = _mm256_cmp_ps::<_CMP_GE_OQ>(scale, _mm256_set1_ps(f32::MIN_POSITIVE));
+        let inverse = _mm256_and_ps(_mm256_div_ps(_mm256_set1_ps(1.0), scale), normal);
+        let scale = _mm256_blendv_ps(_mm256_set1_ps(f32::NAN), scale, _mm256_castsi256_ps(finite));
+        let q = v.map(|v| _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v, inverse)), finite));
         // The sum of what the quants stand for, not of the values: rounding errors then cancel against weights of zero mean.
         let total = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
-        let total = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256::<1>(total));
-        let total = _mm_add_epi32(total, _mm_shuffle_epi32::<0b01_00_11_10>(total));
-        let total = _mm_cvtsi128_si32(_mm_add_epi32(total, _mm_shuffle_epi32::<0b10_11_00_01>(total)));
-        let sum = scale * total as f32;
+        let total = _mm256_add_epi32(total, _mm256_shuffle_epi32::<0b01_00_11_10>(total));
+        let total = _mm256_add_epi32(total, _mm256_shuffle_epi32::<0b10_11_00_01>(total));
+        let sums = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(total));
+        let (even, odd) = (_mm256_castps256_ps128(scale), _mm256_extractf128_ps::<1>(scale));
+        let sum = _mm_add_ss(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
         // Packing works within halves, so the eight groups of four come out as 0 2 4 6 1 3 5 7.
         let words = [_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])];
         let bytes = _mm256_packs_epi16(words[0], words[1]);
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-        // SAFETY: the quants, scale and sum of a block that the caller promises.
+        // SAFETY: the quants, scales and sum of a block that the caller promises.
         unsafe {
             let quants = group.add(layout.quants(row, first + b));
             _mm256_storeu_si256(quants.cast(), _mm256_permutevar8x32_epi32(bytes, order));
-            group.add(layout.scale(row, first + b)).cast::<f32>().write_unaligned(scale);
-            group.add(layout.sum(row, first + b)).cast::<f32>().write_unaligned(sum);
+            _mm_storel_pd(group.add(layout.scales(row, first + b)).cast(), _mm_castps_pd(_mm_unpacklo_ps(even, odd)));
+            group.add(layout.sum(row, first + b)).cast::<f32>().write_unaligned(_mm_cvtss_f32(sum));
         }
     }
 }

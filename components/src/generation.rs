@@ -1,7 +1,7 @@
 //! "Unchanged" as one integer compare: hooks on what is baked into plans bump counters.
 //!
 //! Every component whose value is baked into a plan is immutable, so the only way to change it is to insert it
-//! again, which runs [`bump_generation`].
+//! again, which runs [`bump_generation`] (on tensors, buffers and backends) or [`bump_own_generation`] (on graphs).
 
 use bevy_ecs::{lifecycle::HookContext, prelude::*, world::DeferredWorld};
 
@@ -26,6 +26,13 @@ pub fn bump_generation(mut world: DeferredWorld<'_>, context: HookContext) {
             generation.0 += 1;
         }
     } else if let Some(mut generation) = world.get_resource_mut::<SharedGeneration>() {
+        generation.0 += 1;
+    }
+}
+
+/// The hook of a graph's own baked components: bumps its [`Generation`].
+pub fn bump_own_generation(mut world: DeferredWorld<'_>, context: HookContext) {
+    if let Some(mut generation) = world.get_mut::<Generation>(context.entity) {
         generation.0 += 1;
     }
 }

@@ -6,7 +6,7 @@ use bevy_ecs::prelude::*;
 
 use crate::{
     backend::{Backend, DeviceBuffer},
-    generation::{Generation, bump_generation},
+    generation::{Generation, bump_generation, bump_own_generation},
     memory::{MemoryKind, Usage},
     tensor::BackendIndex,
 };
@@ -18,14 +18,17 @@ pub struct GraphName(pub Arc<str>);
 
 /// The graph's tensors in creation order, which is the order of writes and of the reads around them.
 #[derive(Component, Clone, Debug, Default, PartialEq, Eq)]
+#[component(immutable, on_insert = bump_own_generation)]
 pub struct GraphTensors(#[entities] pub Vec<Entity>);
 
 /// The tensors that a run must produce.
 #[derive(Component, Clone, Debug, Default, PartialEq, Eq)]
+#[component(immutable, on_insert = bump_own_generation)]
 pub struct Wanted(#[entities] pub Vec<Entity>);
 
 /// How many times inputs, outputs and copies exist, so that runs can overlap; at least 1.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
+#[component(immutable, on_insert = bump_own_generation)]
 pub struct PipelineCopies(pub u32);
 
 impl Default for PipelineCopies {

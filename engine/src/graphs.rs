@@ -4,10 +4,10 @@ use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
 use entensor_components::{
-    BackendIndex, Generation, GraphBundle, GraphTensors, InGraph, Pinned, PipelineCopies, Sources, TensorBundle,
-    TensorName, ViewSrc, Wanted,
+    BackendIndex, GraphBundle, GraphTensors, InGraph, Pinned, PipelineCopies, Sources, TensorBundle, TensorName,
+    ViewSrc, Wanted,
 };
-use entensor_systems::{GraphPlan, UsesArena};
+use entensor_systems::{GraphPlan, OwnArena, UsesArena};
 
 use crate::{
     builder::{GraphBuilder, Origin, Tensor},
@@ -62,6 +62,9 @@ impl<W: BorrowMut<World>> Engine<W> {
         if let Some(plan) = entity.take::<GraphPlan>() {
             doomed.extend(plan.published);
         }
+        if let Some(arena) = entity.take::<OwnArena>() {
+            doomed.push(arena.0);
+        }
         for entity in doomed.into_iter().chain([graph.0]) {
             world.try_despawn(entity).ok();
         }
@@ -93,11 +96,8 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// A graph or tensor that does not exist.
     pub fn want(&mut self, graph: GraphId, tensors: &[Tensor]) -> Result<(), EngineError> {
         let wanted = tensors.iter().map(|&t| self.entity(graph, t)).collect::<Result<_, _>>()?;
-        let world = self.world_mut();
-        world.get_entity_mut(graph.0).map_err(|_| EngineError::UnknownGraph)?.insert(Wanted(wanted));
-        if let Some(mut generation) = world.get_mut::<Generation>(graph.0) {
-            generation.0 += 1;
-        }
+        let mut graph = self.world_mut().get_entity_mut(graph.0).map_err(|_| EngineError::UnknownGraph)?;
+        graph.insert(Wanted(wanted));
         Ok(())
     }
 }

@@ -109,19 +109,19 @@ impl BackendSpec {
         self.options.get(key).map(String::as_str)
     }
 
-    /// An option as a positive number.
+    /// An option as a number of threads: from 1 to 1024, so that a slip of the finger starts no million of them.
     ///
     /// # Errors
     /// [`RegistryError::Value`].
-    pub fn positive(&self, key: &str) -> Result<Option<usize>, RegistryError> {
+    pub fn threads(&self, key: &str) -> Result<Option<usize>, RegistryError> {
         let Some(value) = self.option(key) else { return Ok(None) };
         match value.parse() {
-            Ok(number) if number > 0 => Ok(Some(number)),
+            Ok(number @ 1..=1024) => Ok(Some(number)),
             _ => Err(RegistryError::Value {
                 backend: self.name.clone(),
                 key: key.into(),
                 value: value.into(),
-                expected: "a whole number from 1 on",
+                expected: "a whole number from 1 to 1024",
             }),
         }
     }
@@ -197,7 +197,7 @@ impl Default for Registry {
 #[cfg(feature = "cpu")]
 fn make_cpu(spec: &BackendSpec) -> Result<Arc<dyn Backend>, RegistryError> {
     let config =
-        entensor_cpu::CpuConfig { name: spec.name.clone(), threads: spec.positive("threads")?, ..Default::default() };
+        entensor_cpu::CpuConfig { name: spec.name.clone(), threads: spec.threads("threads")?, ..Default::default() };
     let start = |source| RegistryError::Start { backend: spec.name.clone(), source };
     Ok(Arc::new(entensor_cpu::CpuBackend::new(config).map_err(start)?))
 }
@@ -245,7 +245,7 @@ mod tests {
             assert!(matches!(registry.make(bad), Err(RegistryError::Syntax { .. })), "{bad}");
         }
         #[cfg(feature = "cpu")]
-        for bad in ["cpu:threads=0", "cpu:threads=-1", "cpu:threads=many"] {
+        for bad in ["cpu:threads=0", "cpu:threads=-1", "cpu:threads=many", "cpu:threads=1000000"] {
             assert!(matches!(registry.make(bad), Err(RegistryError::Value { .. })), "{bad}");
         }
     }

@@ -34,7 +34,7 @@ pub use columns::*;
 pub use compute::run_plan;
 pub use error::*;
 pub use plan::*;
-pub use publish::{Arena, ArenaBuffer, GraphPlan, Seen, UsesArena};
+pub use publish::{Arena, ArenaBuffer, GraphPlan, OwnArena, Seen, UsesArena};
 pub use schedule::*;
 pub use split::NodeBackends;
 pub use status::{Pass, PassResult, PassTiming, PassTimings, PlanCounters, PlanReason, PlanStatus};

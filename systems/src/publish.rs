@@ -60,6 +60,10 @@ pub struct GraphPlan {
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UsesArena(pub Entity);
 
+/// On a graph that was given no arena: the one that was made for it alone, and goes with it.
+#[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnArena(pub Entity);
+
 /// One buffer of an arena.
 #[derive(Clone, Debug)]
 pub struct ArenaBuffer {
@@ -159,7 +163,7 @@ fn arena_of(world: &mut World, graph: Entity) -> Entity {
         return uses.0;
     }
     let arena = world.spawn(Arena::default()).id();
-    world.entity_mut(graph).insert(UsesArena(arena));
+    world.entity_mut(graph).insert((UsesArena(arena), OwnArena(arena)));
     arena
 }
 

@@ -136,6 +136,9 @@ impl Backend for NullBackend {
 
     fn memory_report(&self) -> MemoryReport {
         let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
-        MemoryReport { ours_bytes: sizes.values().sum(), ..MemoryReport::default() }
+        MemoryReport {
+            ours_bytes: sizes.values().fold(0, |sum, size| sum.saturating_add(*size)),
+            ..MemoryReport::default()
+        }
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! Needs the model file named by `ENTENSOR_MODEL`; says so loudly when it is not there.
 
-mod common;
+mod real_model;
 
 use std::collections::HashMap;
 
-use common::{argmax, load, reference};
 use entensor_models::{Logits, Session, SessionConfig};
+use real_model::{argmax, load, reference, say};
 
 /// Differences from the truth, over all positions of all cases.
 #[derive(Default)]
@@ -38,21 +38,21 @@ fn logits_are_close_to_the_unquantized_network() {
         session.remove(&mut engine);
     }
     let mean = total.sum / total.positions as f64;
-    eprintln!(
+    say(&format!(
         "{} positions: log-probability of the top token differs by {mean:.4} on average, {:.4} at most; \
          {} of {} clear winners kept",
         total.positions,
         total.worst,
         total.clear_margins - total.lost,
         total.clear_margins
-    );
+    ));
     assert!(total.positions > 300, "the reference is complete");
     assert!(mean <= 0.06, "mean difference {mean}");
     assert!(total.worst <= 0.5, "worst difference {}", total.worst);
     assert_eq!(total.lost, 0, "a top token with a margin of 0.5 or more lost its rank");
 }
 
-fn compare(logits: &[f32], truth: &common::Position, total: &mut Differences) {
+fn compare(logits: &[f32], truth: &real_model::Position, total: &mut Differences) {
     let (top, top_logit) = truth.top[0];
     let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let logsumexp = largest + logits.iter().map(|&l| (f64::from(l) - largest).exp()).sum::<f64>().ln();

@@ -3,15 +3,15 @@
 //! Needs the model file named by `ENTENSOR_MODEL`; says so loudly when it is not there. One test alone in its process, since it
 //! counts allocations and reads the peak of resident memory.
 
-mod common;
+mod real_model;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use common::{argmax, load};
 use entensor_models::{Session, SessionConfig};
+use real_model::{argmax, load, say};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -62,7 +62,10 @@ fn six_hundred_tokens_plan_once_per_bucket_and_allocate_nothing() {
     }
     let after = engine.counters();
     let plans = after.planned - before.planned;
-    eprintln!("600 tokens: {plans} plans, {} steady tokens, {} allocations, {} at most", steady.0, steady.1, steady.2);
+    say(&format!(
+        "600 tokens: {plans} plans, {} steady tokens, {} allocations, {} at most",
+        steady.0, steady.1, steady.2
+    ));
     assert_eq!(plans, 3, "tokens 5 to 605 read the cache in buckets of 256, 512 and 768 rows");
     assert!(steady.0 > 580);
     assert!(steady.2 <= 2, "{} allocations in one steady token", steady.2);
@@ -70,11 +73,11 @@ fn six_hundred_tokens_plan_once_per_bucket_and_allocate_nothing() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let Some(peak) = peak.and_then(|p| p.trim().trim_end_matches("kB").trim().parse::<u64>().ok()) else {
-        eprintln!("SKIPPED the memory check: this system does not say how much memory the process took at most");
+        say("SKIPPED the memory check: this system does not say how much memory the process took at most");
         return;
     };
     let file_bytes = model.file().mapping().len() as u64;
     let budget = file_bytes + 150 * 1_000_000;
-    eprintln!("peak resident memory {} MB, file {} MB", peak * 1024 / 1_000_000, file_bytes / 1_000_000);
+    say(&format!("peak resident memory {} MB, file {} MB", peak * 1024 / 1_000_000, file_bytes / 1_000_000));
     assert!(peak * 1024 <= budget, "{peak} kB resident");
 }

@@ -1,7 +1,7 @@
 //! The seam to devices: one narrow object-safe trait, plain data in, results out.
 //!
-//! **Who validates.** The planner checks shapes, dtypes, support, alignment and overlap before a backend sees a
-//! split; the engine checks bounds of user reads and writes again through the memory type. A backend returns errors only
+//! **Who validates.** The planner checks shapes, dtypes, support and overlap, and aligns the memory that it plans, before a backend
+//! sees a split; tensors in memory of the user's own may start at any multiple of their element size; the engine checks bounds of user reads and writes again through the memory type. A backend returns errors only
 //! for what nobody could foresee: out of memory, a lost device, an index in the data that points outside its table.
 //!
 //! **Threads.** Every method takes `&self` and may be called from any thread. Blocking methods say so.

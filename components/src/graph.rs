@@ -26,7 +26,11 @@ pub struct GraphTensors(#[entities] pub Vec<Entity>);
 #[component(immutable, on_insert = bump_own_generation)]
 pub struct Wanted(#[entities] pub Vec<Entity>);
 
-/// How many times inputs, outputs and copies exist, so that runs can overlap; at least 1.
+/// Most times that inputs, outputs and copies can exist.
+pub const MAX_PIPELINE_COPIES: u32 = 1024;
+
+/// How many times inputs, outputs and copies exist, so that runs can overlap; from 1 to
+/// [`MAX_PIPELINE_COPIES`], and taken for the nearest of these.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
 #[component(immutable, on_insert = bump_own_generation)]
 pub struct PipelineCopies(pub u32);
@@ -68,7 +72,7 @@ impl GraphBundle {
 
 /// On a buffer entity: its name.
 #[derive(Component, Clone, Debug, PartialEq, Eq)]
-#[component(immutable)]
+#[component(immutable, on_insert = bump_generation)]
 pub struct BufferName(pub Arc<str>);
 
 /// On a buffer entity: backends of one buffer type share arenas.
@@ -88,7 +92,7 @@ pub struct Opaque(pub bool);
 
 /// On a buffer entity: the memory itself, alive as long as anything uses it.
 #[derive(Component, Clone, Debug)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct BufferMemory(pub Arc<DeviceBuffer>);
 
 /// Everything a buffer has from birth.
@@ -144,6 +148,11 @@ pub struct SplitNodes(#[entities] pub Vec<Entity>);
 /// On a split entity: the tensors that are copied to its backend at its start.
 #[derive(Component, Clone, Debug, Default, PartialEq, Eq)]
 pub struct SplitInputs(#[entities] pub Vec<Entity>);
+
+/// On a backend entity: its name.
+#[derive(Component, Clone, Debug, PartialEq, Eq)]
+#[component(immutable)]
+pub struct BackendName(pub Arc<str>);
 
 /// On a backend entity: its place in the list.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,14 +9,16 @@ use std::{
 };
 
 use bevy_ecs::entity::Entity;
-use entensor_components::{BackendIndex, DType, Op, RopeMode, Shape, Strides, TensorDesc, TensorFlags};
+use entensor_components::{
+    BackendIndex, DType, MAX_PIPELINE_COPIES, Op, RopeMode, Shape, Strides, TensorDesc, TensorFlags,
+};
 
 use crate::{engine::TensorId, error::BuildError};
 
 /// A tensor of a graph under construction. Cheap to copy; only its own builder understands it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    builder: u32,
+    pub(crate) builder: u32,
     pub(crate) index: u32,
     /// Dtype, shape and strides.
     pub desc: TensorDesc,
@@ -62,7 +64,7 @@ pub(crate) struct Node {
 /// # Ok::<(), entensor::BuildError>(())
 /// ```
 pub struct GraphBuilder {
-    id: u32,
+    pub(crate) id: u32,
     pub(crate) name: Arc<str>,
     pub(crate) nodes: Vec<Node>,
     names: HashSet<Arc<str>>,
@@ -80,9 +82,10 @@ impl GraphBuilder {
         Self { id, name: name.into(), nodes: Vec::new(), names: HashSet::new(), copies: 1, arena: None }
     }
 
-    /// Keeps inputs, outputs and copies this many times, so that runs can overlap.
+    /// Keeps inputs, outputs and copies this many times, so that runs can overlap; from 1 to [`MAX_PIPELINE_COPIES`]. With more
+    /// than one, inputs must be written before every run.
     pub fn pipeline_copies(&mut self, copies: u32) -> &mut Self {
-        self.copies = copies.max(1);
+        self.copies = copies.clamp(1, MAX_PIPELINE_COPIES);
         self
     }
 
@@ -189,13 +192,17 @@ impl GraphBuilder {
             let graph = Arc::clone(&self.name);
             return Err(BuildError::ForeignTensor { node: Arc::clone(&graph), graph, operand: 0 });
         }
-        Ok(&mut self.nodes[tensor.index as usize])
+        let node = &mut self.nodes[tensor.index as usize];
+        if matches!(node.origin, Origin::Shared(_)) {
+            return Err(BuildError::SharedTensor { graph: Arc::clone(&self.name), tensor: Arc::clone(&node.name) });
+        }
+        Ok(node)
     }
 
     /// Names a tensor.
     ///
     /// # Errors
-    /// A name that is taken, or a tensor of another builder.
+    /// A name that is taken, or a tensor that is shared or of another builder.
     pub fn name(&mut self, name: &str, tensor: Tensor) -> Result<Tensor, BuildError> {
         let name: Arc<str> = name.into();
         let old = Arc::clone(&self.own(tensor)?.name);
@@ -222,7 +229,7 @@ impl GraphBuilder {
     /// Wishes a tensor onto a backend.
     ///
     /// # Errors
-    /// A tensor of another builder.
+    /// A tensor that is shared or of another builder.
     pub fn pin(&mut self, tensor: Tensor, backend: BackendIndex) -> Result<Tensor, BuildError> {
         self.own(tensor)?.pin = Some(backend);
         Ok(tensor)

@@ -34,11 +34,15 @@ pub struct TensorId {
 /// On a graph: which of its plan's nodes hold what the user wrote.
 #[derive(Component, Default)]
 pub(crate) struct InputState {
-    /// Per plan node, whether it was written since its memory was last anybody else's.
+    /// Per plan node, whether what it holds for the next run was written by the user.
     pub(crate) written: Vec<bool>,
-    /// Whether outputs of the last run are still there.
-    pub(crate) ran: bool,
+    /// The slot of the last run, while its outputs are still there.
+    pub(crate) ran_slot: Option<u32>,
 }
+
+/// On a graph: the builder that made it, since only that one's tensors are its own.
+#[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BuiltBy(pub(crate) u32);
 
 /// Runs graphs. Owns its World, or works on the caller's.
 ///
@@ -155,7 +159,9 @@ impl<W: BorrowMut<World>> Engine<W> {
 
     /// Sets the figures of [`Self::timings`] to zero.
     pub fn reset_timings(&mut self) {
-        self.world_mut().resource_mut::<PassTimings>().reset();
+        if let Some(mut timings) = self.world_mut().get_resource_mut::<PassTimings>() {
+            timings.reset();
+        }
     }
 
     /// How often and why graphs were planned.

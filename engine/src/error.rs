@@ -47,6 +47,16 @@ pub enum BuildError {
         /// The name.
         name: Arc<str>,
     },
+    /// A wish about a tensor that other graphs use too.
+    #[error(
+        "graph `{graph}`: `{tensor}` is shared, so it cannot be named, pinned or an output here; read it with `read_tensor`, or pin what uses it"
+    )]
+    SharedTensor {
+        /// The graph.
+        graph: Arc<str>,
+        /// The tensor.
+        tensor: Arc<str>,
+    },
     /// An operand of another builder.
     #[error("graph `{graph}`, node `{node}`: operand {operand} was made by another graph builder")]
     ForeignTensor {

@@ -7,11 +7,11 @@ use entensor_components::{
     BackendIndex, GraphBundle, GraphTensors, InGraph, Pinned, PipelineCopies, Sources, TensorBundle, TensorName,
     ViewSrc, Wanted,
 };
-use entensor_systems::{GraphPlan, OwnArena, UsesArena};
+use entensor_systems::{OwnArena, UsesArena, publish};
 
 use crate::{
     builder::{GraphBuilder, Origin, Tensor},
-    engine::{Engine, GraphId, InputState},
+    engine::{BuiltBy, Engine, GraphId, InputState},
     error::EngineError,
 };
 
@@ -19,7 +19,8 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// Adds a graph: its tensors become entities.
     pub fn add_graph(&mut self, graph: GraphBuilder) -> GraphId {
         let world = self.world_mut();
-        let entity = world.spawn((GraphBundle::new(Arc::clone(&graph.name)), InputState::default())).id();
+        let entity =
+            world.spawn((GraphBundle::new(Arc::clone(&graph.name)), InputState::default(), BuiltBy(graph.id))).id();
         let mut entities: Vec<Entity> = Vec::with_capacity(graph.nodes.len());
         for node in graph.nodes {
             let (op, sources, root, offset_bytes) = match node.origin {
@@ -58,10 +59,8 @@ impl<W: BorrowMut<World>> Engine<W> {
         let tensors = world.get::<GraphTensors>(graph.0).map(|t| t.0.clone()).unwrap_or_default();
         let own = tensors.into_iter().filter(|&t| world.get::<InGraph>(t) == Some(&InGraph(Some(graph.0))));
         let mut doomed: Vec<Entity> = own.collect();
+        publish::unpublish(world, graph.0);
         let Ok(mut entity) = world.get_entity_mut(graph.0) else { return };
-        if let Some(plan) = entity.take::<GraphPlan>() {
-            doomed.extend(plan.published);
-        }
         if let Some(arena) = entity.take::<OwnArena>() {
             doomed.push(arena.0);
         }
@@ -76,6 +75,9 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// A graph or tensor that does not exist.
     pub fn entity(&self, graph: GraphId, tensor: Tensor) -> Result<Entity, EngineError> {
         let tensors = self.world().get::<GraphTensors>(graph.0).ok_or(EngineError::UnknownGraph)?;
+        if self.world().get::<BuiltBy>(graph.0) != Some(&BuiltBy(tensor.builder)) {
+            return Err(EngineError::UnknownTensor);
+        }
         tensors.0.get(tensor.index as usize).copied().ok_or(EngineError::UnknownTensor)
     }
 

@@ -145,12 +145,8 @@ impl<W: BorrowMut<World>> Engine<W> {
         let (Some(plan), Some(state)) = (plan, state) else { return Err(gone()) };
         let arena = self.world().get::<entensor_systems::Arena>(plan.arena);
         let ours = arena.is_some_and(|a| a.holder == Some(graph.0) && a.epoch == plan.arena_epoch);
-        if !state.ran || !ours {
-            return Err(gone());
-        }
-        let slots = u32::try_from(plan.plan.programs.len()).unwrap_or(1).max(1);
-        let last_slot = (plan.slot + slots - 1) % slots;
-        let Some((node, place)) = located(plan, target.entity, last_slot) else {
+        let Some(slot) = state.ran_slot.filter(|_| ours) else { return Err(gone()) };
+        let Some((node, place)) = located(plan, target.entity, slot) else {
             return Err(EngineError::NotReadable { tensor: target.name });
         };
         let flags = plan.plan.nodes[node].flags;

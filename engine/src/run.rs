@@ -5,7 +5,8 @@ use std::{borrow::BorrowMut, sync::Arc};
 use bevy_ecs::prelude::*;
 use entensor_components::{Cause, DType, GraphName, GraphTensors, Shape};
 use entensor_systems::{
-    Arena, GraphPlan, Plan, PlanCounters, PlanNode, PlanReason, PlanSchedule, PlanStatus, Planning, publish, verify,
+    Arena, GraphPlan, Pass, Plan, PlanCounters, PlanNode, PlanReason, PlanSchedule, PlanStatus, Planning, publish,
+    verify,
 };
 
 use crate::{
@@ -58,6 +59,8 @@ impl<W: BorrowMut<World>> Engine<W> {
         let now = publish::seen(world, graph.0);
         let reason = match world.get::<GraphPlan>(graph.0) {
             None => PlanReason::First,
+            // Somebody despawned the arena: another one is found or made.
+            Some(plan) if world.get::<Arena>(plan.arena).is_none() => PlanReason::Shared,
             Some(plan) if plan.seen == now => return Ok(false),
             Some(plan) if plan.seen.generation != now.generation => PlanReason::Graph,
             Some(plan) if plan.seen.shared != now.shared => PlanReason::Shared,
@@ -80,7 +83,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         if verify_plans && old.map(|o| o.0) != Some(new.0) {
             let checked = verify(&plan.plan);
             if let Err(violations) = checked {
-                self.world_mut().entity_mut(graph.0).remove::<GraphPlan>();
+                publish::unpublish(self.world_mut(), graph.0);
                 return Err(EngineError::Verify { graph: self.graph_name(graph), violations });
             }
         }
@@ -90,7 +93,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         {
             state.written.clear();
             state.written.resize(nodes, false);
-            state.ran = false;
+            state.ran_slot = None;
         }
         Ok(())
     }
@@ -113,18 +116,22 @@ impl<W: BorrowMut<World>> Engine<W> {
         let world = self.world_mut();
         let (arena_entity, bound_epoch) =
             world.get::<GraphPlan>(graph.0).map(|g| (g.arena, g.arena_epoch)).ok_or(EngineError::UnknownGraph)?;
-        let mut arena = world.get_mut::<Arena>(arena_entity).ok_or(EngineError::UnknownGraph)?;
-        let (holder, epoch) = (arena.holder, arena.epoch);
-        if holder == Some(graph.0) && epoch == bound_epoch {
+        let arena = world.get::<Arena>(arena_entity).ok_or(EngineError::UnknownGraph)?;
+        let rebind = arena.epoch != bound_epoch;
+        if arena.holder == Some(graph.0) && !rebind {
             return Ok(());
         }
-        arena.holder = Some(graph.0);
-        if epoch != bound_epoch {
-            publish::rebind(world, graph.0);
-        }
+        let bound = if rebind { publish::rebind(world, graph.0) } else { Ok(()) };
         if let Some(mut state) = world.get_mut::<InputState>(graph.0) {
             state.written.fill(false);
-            state.ran = false;
+            state.ran_slot = None;
+        }
+        if let Err(error) = bound {
+            let (graph, pass, error) = (self.graph_name(graph), Pass::Publish, Box::new(error));
+            return Err(EngineError::Plan { graph, pass, error });
+        }
+        if let Some(mut arena) = world.get_mut::<Arena>(arena_entity) {
+            arena.holder = Some(graph.0);
         }
         Ok(())
     }
@@ -141,12 +148,22 @@ impl<W: BorrowMut<World>> Engine<W> {
         self.hold_arena(graph)?;
         self.check_inputs(graph)?;
         let world = self.world_mut();
+        let (slot, slots) =
+            world.get::<GraphPlan>(graph.0).map_or((0, 1), |plan| (plan.slot, plan.plan.programs.len()));
+        // Until the run is over its outputs are neither the old ones nor the new ones.
+        if let Some(mut state) = world.get_mut::<InputState>(graph.0) {
+            state.ran_slot = None;
+        }
         world.insert_resource(Planning(graph.0));
         *world.resource_mut::<PlanStatus>() = PlanStatus::Computing;
         world.run_schedule(PlanSchedule);
         self.take_failure(graph)?;
         if let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0) {
-            state.ran = true;
+            state.ran_slot = Some(slot);
+            // The next run has another slot, where nothing was written for it yet.
+            if slots > 1 {
+                state.written.fill(false);
+            }
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
-use entensor_components::{Backend, BackendHandle, BackendIndex, BufferName, Priority};
+use entensor_components::{Backend, BackendHandle, BackendIndex, BackendName, Priority};
 use entensor_systems::{Backends, Recording, init_resources, plan_schedule};
 
 use crate::{
@@ -108,7 +108,7 @@ impl EngineBuilder {
         init_resources(world);
         world.insert_resource(VerifyPlans(self.verify));
         for (index, backend) in (0..).zip(&backends) {
-            let name = BufferName(backend.name().into());
+            let name = BackendName(backend.name().into());
             world.spawn((name, Priority(BackendIndex(index)), BackendHandle(Arc::clone(backend))));
         }
         world.insert_resource(Backends(backends));

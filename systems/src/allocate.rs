@@ -111,6 +111,10 @@ pub fn allocate(
             allocated.buffers.push(buffer);
         }
     }
+    let size_bytes = allocated.planned_bytes();
+    if i64::try_from(size_bytes).is_err() {
+        return Err(PlanError::TooMuchMemory { size_bytes });
+    }
     Ok(allocated.buffers.len())
 }
 

@@ -284,15 +284,16 @@ impl WriterFamilies {
 #[derive(SystemParam)]
 pub struct Placements<'w, 's> {
     order: Res<'w, NodeOrder>,
+    backends: Res<'w, Backends>,
     answers: Query<'w, 's, (&'static mut BackendId, &'static mut Cause)>,
 }
 
 impl Placements<'_, '_> {
-    /// Where a node is, if decided.
+    /// Where a node is, if decided. A backend that does not exist, set by a user's system, decides nothing.
     #[must_use]
     pub fn get(&self, node: usize) -> Option<usize> {
         let (id, _) = self.answers.get(self.order.entities[node]).ok()?;
-        id.0.map(|b| b.0 as usize)
+        id.0.map(|b| b.0 as usize).filter(|&b| b < self.backends.0.len())
     }
 
     /// Why a node is where it is.

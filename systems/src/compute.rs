@@ -38,6 +38,9 @@ pub fn compute(
 /// # Errors
 /// [`PlanError::Run`] names the step and the backend.
 pub fn run_plan(plan: &Plan, memory: &[MemoryHandle], slot: u32) -> Result<(), PlanError> {
+    if memory.len() < plan.memory_count() {
+        return Err(PlanError::Unbound { needed: plan.memory_count(), bound: memory.len() });
+    }
     let program = &plan.programs[slot as usize % plan.programs.len()];
     let mut events = plan.events.lock().unwrap_or_else(PoisonError::into_inner);
     for (index, step) in program.steps.iter().enumerate() {

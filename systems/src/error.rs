@@ -66,7 +66,7 @@ pub enum PlanError {
     },
     /// An operand belongs to another graph and is not memory that graphs may share.
     #[error(
-        "node `{node}`: operand `{source_name}` is of another graph; graphs share only leaves that have memory, are inputs or are pinned"
+        "node `{node}`: operand `{source_name}` is of another graph; graphs share only leaves that belong to none (`InGraph(None)`) and have memory, are inputs or are pinned"
     )]
     ForeignSource {
         /// The node.
@@ -196,7 +196,7 @@ pub enum PlanError {
         device: Arc<str>,
     },
     /// No backend can run a node.
-    #[error("node `{node}` ({op} → {output}) can run nowhere: {}", refusal_list(.refusals))]
+    #[error("node `{node}` ({op} → {output}) can run nowhere: {}; add a backend that can, or use other ops", refusal_list(.refusals))]
     NoBackend {
         /// The node.
         node: Arc<str>,
@@ -234,6 +234,30 @@ pub enum PlanError {
         backend: Arc<str>,
         /// Its largest buffer.
         max_bytes: u64,
+    },
+    /// Two tensors with memory share bytes, and the graph writes one of them.
+    #[error("`{written}` is written, and `{other}` shares bytes of its memory; make one a view of the other")]
+    OverlappingMemory {
+        /// The tensor that is written.
+        written: Arc<str>,
+        /// The other.
+        other: Arc<str>,
+    },
+    /// All tensors together take more bytes than can be counted.
+    #[error(
+        "the planned tensors take {size_bytes} bytes or more, above what any machine has; use smaller shapes or fewer copies"
+    )]
+    TooMuchMemory {
+        /// The sum, as far as it was counted.
+        size_bytes: u64,
+    },
+    /// A plan was run without the memories that it needs.
+    #[error("the plan needs {needed} memories, but is bound to {bound}; plan the graph again")]
+    Unbound {
+        /// Memories of the plan.
+        needed: usize,
+        /// Memories given.
+        bound: usize,
     },
     /// Planned memory could not be allocated.
     #[error("{size_bytes} bytes on `{backend}`: {source}; largest at the peak: {}", live_list(.largest))]
@@ -322,6 +346,9 @@ impl PlanError {
             Self::NoBackend { .. } => "NoBackend",
             Self::TooManyInputs { .. } => "TooManyInputs",
             Self::TensorTooLarge { .. } => "TensorTooLarge",
+            Self::OverlappingMemory { .. } => "OverlappingMemory",
+            Self::TooMuchMemory { .. } => "TooMuchMemory",
+            Self::Unbound { .. } => "Unbound",
             Self::Allocation { .. } => "Allocation",
             Self::Prepare { .. } => "Prepare",
             Self::Unplaced { .. } => "Unplaced",
@@ -352,6 +379,7 @@ impl PlanError {
             | Self::PinUnknown { tensor, .. }
             | Self::PinConflict { tensor, .. }
             | Self::UnknownDevice { tensor, .. }
+            | Self::OverlappingMemory { written: tensor, .. }
             | Self::TensorTooLarge { tensor, .. } => Some(tensor),
             _ => None,
         }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use bevy_ecs::{entity::EntityHashMap, prelude::*, system::SystemParam};
 use entensor_components::{
-    BufferMemory, BufferName, BufferType, DType, GraphTensors, MemoryKind, Op, OpKind, Opaque, Pinned, PipelineCopies,
-    Shape, ShapeError, Sources, Stored, StoredIn, Strides, TensorDesc, TensorFlags, TensorName, Usage, ViewSrc, Wanted,
+    BufferMemory, BufferName, BufferType, DType, GraphTensors, InGraph, MemoryKind, Op, OpKind, Opaque, Pinned,
+    PipelineCopies, Shape, ShapeError, Sources, Stored, StoredIn, Strides, TensorDesc, TensorFlags, TensorName, Usage,
+    ViewSrc, Wanted,
 };
 use smallvec::SmallVec;
 
@@ -36,6 +37,7 @@ type TensorItem<'w> = (
     &'w TensorFlags,
     &'w Pinned,
     &'w StoredIn,
+    &'w InGraph,
 );
 
 /// Every tensor of the world.
@@ -84,7 +86,7 @@ pub fn index(
 ) -> PassResult {
     check_backends(&backends)?;
     let (graph, wanted, copies) = graphs.get(planning.0).map_err(|_| PlanError::UnknownGraph)?;
-    let items = fetch(&graph.0, &tensors)?;
+    let items = fetch(planning.0, &graph.0, &tensors)?;
     let positions: EntityHashMap<usize> = graph.0.iter().enumerate().map(|(i, &e)| (e, i)).collect();
     let wanted = wanted_positions(&graph.0, wanted, &items, &positions)?;
     let needed = needed(&items, &positions, &wanted);
@@ -95,6 +97,7 @@ pub fn index(
         columns.flags.0[node].output = true;
     }
     check_nodes(&columns)?;
+    check_overlaps(&columns)?;
     let key = plan_key(&columns.view(), &backends, *salt, copies.0);
     if let Some(plan) = cache.find(key) {
         counters.cached += 1;
@@ -113,9 +116,21 @@ fn check_backends(backends: &Backends) -> Result<(), PlanError> {
     }
 }
 
-fn fetch<'a>(graph: &[Entity], tensors: &'a Tensors<'_, '_>) -> Result<Vec<TensorItem<'a>>, PlanError> {
-    let item = |(position, &entity)| tensors.get(entity).map_err(|_| PlanError::MissingTensor { position });
-    graph.iter().enumerate().map(item).collect()
+fn fetch<'a>(
+    graph: Entity,
+    entities: &[Entity],
+    tensors: &'a Tensors<'_, '_>,
+) -> Result<Vec<TensorItem<'a>>, PlanError> {
+    let item = |(position, &entity)| {
+        let item = tensors.get(entity).map_err(|_| PlanError::MissingTensor { position })?;
+        // Edits of a tensor are counted on its own graph, so another one would miss them.
+        if item.10.0.is_some_and(|owner| owner != graph) {
+            let name = &item.0.0;
+            return Err(PlanError::ForeignSource { node: Arc::clone(name), source_name: Arc::clone(name) });
+        }
+        Ok(item)
+    };
+    entities.iter().enumerate().map(item).collect()
 }
 
 /// Positions of the wanted tensors; by default every output, else the last node. Without nodes nothing is wanted.
@@ -204,8 +219,9 @@ fn order_of(
                 None => {
                     let missing = |_| PlanError::MissingSource { node: Arc::clone(&name.0), operand };
                     let leaf = tensors.get(entity).map_err(missing)?;
-                    let shareable = leaf.9.0.is_some() || leaf.7.input || leaf.8.0.is_some();
-                    if leaf.4.kind() != OpKind::None || !shareable {
+                    let wished = leaf.9.0.is_some() || leaf.7.input || leaf.8.0.is_some();
+                    let alone = leaf.5.0.is_empty() && leaf.6.root.is_none() && leaf.10.0.is_none();
+                    if leaf.4.kind() != OpKind::None || !wished || !alone {
                         let source_name = Arc::clone(&leaf.0.0);
                         return Err(PlanError::ForeignSource { node: Arc::clone(&name.0), source_name });
                     }
@@ -246,7 +262,7 @@ impl IndexColumns<'_> {
         self.order.leaves = order.leaves;
         let mut buffer_index = EntityHashMap::default();
         for (node, &entity) in order.entities.iter().enumerate() {
-            let (name, dtype, shape, strides, op, sources, view, flags, pin, stored) =
+            let (name, dtype, shape, strides, op, sources, view, flags, pin, stored, _) =
                 tensors.get(entity).map_err(|_| PlanError::MissingTensor { position: node })?;
             let desc = TensorDesc { dtype: *dtype, shape: *shape, strides: *strides };
             self.names.0.push(Arc::clone(&name.0));
@@ -330,6 +346,41 @@ fn place_of(
         next
     });
     Ok(ExistingPlace { buffer, offset_bytes: stored.offset_bytes })
+}
+
+/// Memory that is written must be one tensor's: no pass could order the writes with reads through another.
+fn check_overlaps(columns: &IndexColumns<'_>) -> Result<(), PlanError> {
+    let mut written = vec![false; columns.names.0.len()];
+    for node in columns.order.leaves..columns.order.entities.len() {
+        if columns.ops.0[node].row().computes() {
+            written[columns.roots.of(node)] = true;
+        }
+    }
+    let mut places: Vec<(u32, u64, u64, usize)> = Vec::new();
+    for (node, place) in columns.memory.place.iter().enumerate() {
+        if let Some(place) = place {
+            let end = place.offset_bytes + columns.descs.0[node].size_bytes();
+            places.push((place.buffer, place.offset_bytes, end, node));
+        }
+    }
+    places.sort_unstable();
+    // The furthest end so far of anything, and of anything written, in the buffer at hand.
+    let mut furthest: [Option<(u32, u64, usize)>; 2] = [None; 2];
+    for &(buffer, start, end, node) in places.iter().filter(|(_, start, end, _)| start < end) {
+        let reaches = |last: Option<(u32, u64, usize)>| last.filter(|&(b, e, _)| b == buffer && e > start);
+        let clash = if written[node] { reaches(furthest[0]) } else { reaches(furthest[1]) };
+        if let Some((_, _, other)) = clash {
+            let (written, other) = if written[node] { (node, other) } else { (other, node) };
+            let name = |i: usize| Arc::clone(&columns.names.0[i]);
+            return Err(PlanError::OverlappingMemory { written: name(written), other: name(other) });
+        }
+        for last in furthest.iter_mut().take(1 + usize::from(written[node])) {
+            if last.is_none_or(|(b, e, _)| b != buffer || e < end) {
+                *last = Some((buffer, end, node));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Descriptions must be what the ops make: entities can be spawned and edited by hand.

@@ -9,7 +9,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use bevy_ecs::{prelude::*, system::SystemParam};
-use entensor_components::{MemoryKind, PipelineCopies, TensorFlags};
+use entensor_components::{MAX_PIPELINE_COPIES, MemoryKind, PipelineCopies, TensorFlags};
 
 use crate::{
     columns::{
@@ -123,7 +123,7 @@ pub fn liveness(
     graphs: Query<'_, '_, &PipelineCopies>,
     mut live: ResMut<'_, Live>,
 ) -> PassResult {
-    let slots = graphs.get(planning.0).map_or(1, |copies| copies.0.max(1));
+    let slots = graphs.get(planning.0).map_or(1, |copies| copies.0.clamp(1, MAX_PIPELINE_COPIES));
     let (arenas, arena_of) = arenas(&inputs.backends);
     *live = Live { arenas, slots, ..Live::default() };
     let uses = inputs.uses();

@@ -110,6 +110,7 @@ pub fn publish(world: &mut World) -> PassResult {
     };
     let arena = arena_of(world, graph);
     reserve(world, arena, &plan)?;
+    let old = world.get::<GraphPlan>(graph).map(|g| (Arc::clone(&g.plan), g.arena_epoch, g.slot));
     let existing: Vec<Arc<DeviceBuffer>> =
         world.resource::<NodeMemory>().buffers.iter().map(|b| Arc::clone(&b.memory)).collect();
     let entities = world.resource::<NodeOrder>().entities.clone();
@@ -117,6 +118,8 @@ pub fn publish(world: &mut World) -> PassResult {
     let published = spawn_entities(world, graph, &plan, &entities);
     let (binding, arena_epoch) = bind(world, arena, &plan, &existing);
     let seen = seen(world, graph);
+    // The same plan in the same memory goes on where it was: what was written for the next slot stays valid.
+    let slot = old.filter(|(p, epoch, _)| Arc::ptr_eq(p, &plan) && *epoch == arena_epoch).map_or(0, |(.., slot)| slot);
     let changed = plan.splits.len();
     world.entity_mut(graph).insert(GraphPlan {
         plan,
@@ -127,7 +130,7 @@ pub fn publish(world: &mut World) -> PassResult {
         arena,
         arena_epoch,
         published,
-        slot: 0,
+        slot,
     });
     *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
     Ok(changed)
@@ -167,8 +170,21 @@ fn arena_of(world: &mut World, graph: Entity) -> Entity {
     arena
 }
 
-/// Makes the arena large enough. The old buffer goes before the new one is asked for, so that the peak is the larger of both.
+/// Makes the arena large enough. The old buffer goes before the new one is asked for, so that the peak is the larger of both; for
+/// that, graphs bound to the arena let go of it and are bound again before they run.
 fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanError> {
+    let Some(current) = world.get::<Arena>(arena) else { return Ok(()) };
+    let serves = |planned: &PlanBuffer| {
+        let found = current.buffers.iter().find(|b| is_for(b, planned, plan));
+        found.is_some_and(|b| b.buffer.size_bytes() >= planned.size_bytes)
+    };
+    if plan.buffers.iter().all(serves) {
+        return Ok(());
+    }
+    let mut bound = world.query::<&mut GraphPlan>();
+    for mut graph in bound.iter_mut(world).filter(|graph| graph.arena == arena) {
+        graph.binding.clear();
+    }
     let Some(mut arena) = world.get_mut::<Arena>(arena) else { return Ok(()) };
     for planned in &plan.buffers {
         let found = arena.buffers.iter().position(|b| is_for(b, planned, plan));
@@ -215,20 +231,25 @@ fn bind(world: &World, arena: Entity, plan: &Plan, existing: &[Arc<DeviceBuffer>
     (binding, arena.epoch)
 }
 
-/// Binds a planned graph again after its arena grew for another graph.
-pub fn rebind(world: &mut World, graph: Entity) {
-    let Some(current) = world.get::<GraphPlan>(graph) else { return };
+/// Binds a planned graph again after its arena's buffers were replaced for another graph, or could not be.
+///
+/// # Errors
+/// [`PlanError::Allocation`], when the arena lacks a buffer and it cannot be made.
+pub fn rebind(world: &mut World, graph: Entity) -> Result<(), PlanError> {
+    let Some(current) = world.get::<GraphPlan>(graph) else { return Ok(()) };
     let (arena, plan, existing) = (current.arena, Arc::clone(&current.plan), current.existing.clone());
+    reserve(world, arena, &plan)?;
     let (binding, epoch) = bind(world, arena, &plan, &existing);
     if let Some(mut current) = world.get_mut::<GraphPlan>(graph) {
         current.binding = binding;
         current.arena_epoch = epoch;
     }
+    Ok(())
 }
 
-/// Removes what the graph's old plan published.
-fn unpublish(world: &mut World, graph: Entity) {
-    let Some(old) = world.entity_mut(graph).take::<GraphPlan>() else { return };
+/// Removes a graph's plan and what it published: split and copy entities, and the notes of copies on their sources.
+pub fn unpublish(world: &mut World, graph: Entity) {
+    let Some(old) = world.get_entity_mut(graph).ok().and_then(|mut graph| graph.take::<GraphPlan>()) else { return };
     for &entity in &old.entities {
         if let Some(mut copies) = world.get_mut::<TensorCopies>(entity)
             && !copies.0.is_empty()

@@ -166,13 +166,18 @@ impl Cutter<'_> {
 
     /// Systems between the passes may have moved the node: the masks still hold.
     fn check_placed(&self, node: usize, backend: usize) -> Result<(), PlanError> {
-        if self.inputs.support.0.get(node, backend) {
+        let inputs = self.inputs;
+        let reason = if !inputs.support.0.get(node, backend) {
+            inputs.refusals.reason(node, backend)
+        } else if !self.node_backends.can_use(backend, node, &inputs.backends, &inputs.roots, &inputs.memory) {
+            "it cannot use the target's memory".into()
+        } else {
             return Ok(());
-        }
+        };
         Err(PlanError::Misplaced {
-            node: Arc::clone(&self.inputs.names.0[node]),
-            backend: self.inputs.backends.0[backend].name().into(),
-            reason: self.inputs.refusals.reason(node, backend),
+            node: Arc::clone(&inputs.names.0[node]),
+            backend: inputs.backends.0[backend].name().into(),
+            reason,
         })
     }
 

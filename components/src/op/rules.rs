@@ -22,6 +22,15 @@ pub(super) fn like_first(op: &Op, operands: &[TensorDesc]) -> Rule {
     packed(op, operands[0].dtype, operands[0].shape)
 }
 
+/// As [`like_first`], with an epsilon that keeps roots real.
+pub(super) fn rms_norm(op: &Op, operands: &[TensorDesc]) -> Rule {
+    let Op::RmsNorm { eps } = op else { unreachable!("rule of `rms_norm`") };
+    if !(eps.is_finite() && *eps >= 0.0) {
+        return Err(OpError::Param { op: "rms_norm", param: "eps", rule: "must be 0 or more" });
+    }
+    like_first(op, operands)
+}
+
 /// Elementwise with operand 1 repeated to operand 0.
 pub(super) fn broadcast_second(op: &Op, operands: &[TensorDesc]) -> Rule {
     if !broadcasts(operands[1].shape, operands[0].shape) {

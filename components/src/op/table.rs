@@ -234,7 +234,7 @@ op_table! {
     RmsNorm "rms_norm" { eps: f32 = 1e-5 } => {
         operands: &[data("x", F32)],
         overwrites: &[0],
-        result: rules::like_first,
+        result: rules::rms_norm,
         flops: |_, out| 4 * out.shape.elements().unwrap_or(0),
         tolerance: Tolerance::Sum,
         samples: || samples::unary(&Op::RmsNorm { eps: 1e-5 }),

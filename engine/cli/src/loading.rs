@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use entensor::{Engine, EngineBuilder};
+use entensor::{BackendSpec, Engine, EngineBuilder};
 use entensor_models::{LanguageModel, LoadStage};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -34,6 +34,17 @@ pub(crate) struct BackendArgs {
 }
 
 impl BackendArgs {
+    /// An engine with these backends that computes, or the default one.
+    pub(crate) fn computing_engine(&self) -> Result<EngineBuilder, CliError> {
+        for spec in &self.specs {
+            if BackendSpec::parse(spec).is_ok_and(|spec| spec.name == "null") {
+                let message = "the null backend computes nothing: it is for `plan` and `explain`; leave it out here";
+                return Err(CliError::Usage(message.into()));
+            }
+        }
+        Ok(self.engine())
+    }
+
     /// An engine with these backends, or the default one.
     pub(crate) fn engine(&self) -> EngineBuilder {
         self.specs.iter().fold(Engine::builder(), EngineBuilder::backend)

@@ -9,8 +9,8 @@ use std::{
 use clap::Args;
 use entensor::{
     Engine, GraphId,
-    components::PipelineCopies,
-    graph_text::{GraphText, MAX_COPIES},
+    components::{MAX_PIPELINE_COPIES, PipelineCopies},
+    graph_text::GraphText,
 };
 use entensor_models::{MICRO_BATCH_TOKENS, Session, SessionConfig, gguf};
 
@@ -32,7 +32,7 @@ pub(crate) struct SubjectArgs {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
     /// Pipelining: how often inputs, outputs and copies exist [default: the text's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_COPIES)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PIPELINE_COPIES)))]
     copies: Option<u32>,
     /// Models: tokens that are fed at once [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MICRO_BATCH_TOKENS)))]

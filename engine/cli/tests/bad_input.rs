@@ -100,7 +100,7 @@ fn models_that_lack_something_are_refused_by_name() {
             Tiny { misshapen: Some(("blk.0.attn_k.weight", [64, 64])), ..Tiny::default() },
             ["`blk.0.attn_k.weight` has shape [64, 64", "damaged"],
         ),
-        (Tiny { architecture: "mamba", ..Tiny::default() }, ["architecture `mamba` is not supported", "llama"]),
+        (Tiny { architecture: "mamba", ..Tiny::default() }, ["architecture \"mamba\" is not supported", "llama"]),
     ] {
         let model = files.write("bad.gguf", tiny.build());
         for (subcommand, args) in [("run", &["-p", "a"][..]), ("plan", &[]), ("bench", &[])] {
@@ -144,8 +144,8 @@ fn backends_that_do_not_exist_are_refused_with_those_that_do() {
     let model = files.write("tiny.gguf", Tiny::default().build());
     for (spec, word) in [
         ("gpu9", "oracle"),
-        ("cpu:threads=0", "from 1 on"),
-        ("cpu:threads=many", "from 1 on"),
+        ("cpu:threads=0", "from 1 to"),
+        ("cpu:threads=many", "from 1 to"),
         ("cpu:speed=9", "threads"),
         ("cpu:", "cpu:threads=2"),
         ("", "cpu:threads=2"),
@@ -215,4 +215,41 @@ fn files_that_are_no_models_are_refused() {
     let noise = files.write("noise.graph", [0xff, 0xfe, 0, 1, 2, 3, 0xff]);
     let error = entensor("plan", &noise, &[]).failed(2);
     assert!(error.contains("neither a GGUF file nor UTF-8 text"), "{error}");
+}
+
+#[test]
+fn the_null_backend_runs_no_model() {
+    let files = Files::new();
+    let model = files.write("tiny.gguf", Tiny::default().build());
+    for subcommand in ["run", "logits"] {
+        let error = entensor(subcommand, &model, &["-p", "a", "--backend", "null"]).failed(2);
+        assert!(error.contains("computes nothing"), "{error}");
+    }
+}
+
+/// What a file says and the network leaves out would be a wrong result that nobody sees.
+#[test]
+fn nothing_in_a_file_is_ignored() {
+    let files = Files::new();
+    let logits = |name: &str, tiny: &Tiny| {
+        let model = files.write(name, tiny.build());
+        let out = entensor("logits", &model, &["-p", "abc", "--json"]);
+        assert_eq!(out.code, 0, "{name}");
+        out.stdout
+    };
+    let plain = logits("plain.gguf", &Tiny::default());
+    for (i, (name, length)) in
+        [("attn_q.bias", 64), ("attn_k.bias", 32), ("attn_v.bias", 32), ("attn_output.bias", 64), ("ffn_down.bias", 64)]
+            .into_iter()
+            .enumerate()
+    {
+        let name: &'static str = format!("blk.0.{name}").leak();
+        let biased = logits(&format!("bias{i}.gguf"), &Tiny { extra: Some((name, length)), ..Tiny::default() });
+        assert_ne!(biased, plain, "{name}");
+    }
+    assert_ne!(logits("scaled.gguf", &Tiny { rope_factor: Some(4.0), ..Tiny::default() }), plain);
+    assert_eq!(logits("unscaled.gguf", &Tiny { rope_factor: Some(1.0), ..Tiny::default() }), plain);
+    let odd = files.write("odd.gguf", Tiny { extra: Some(("blk.9.attn_q.weight", 64)), ..Tiny::default() }.build());
+    let error = entensor("run", &odd, &["-p", "a"]).failed(1);
+    assert!(error.contains("blk.9.attn_q.weight") && error.contains("does not use"), "{error}");
 }

@@ -41,7 +41,7 @@ pub enum ModelError {
     #[error(transparent)]
     Build(#[from] entensor::BuildError),
     /// The file is of an architecture that this crate cannot run.
-    #[error("architecture `{name}` is not supported; these are: {known}")]
+    #[error("architecture {name:?} is not supported; these are: {known}")]
     UnknownArchitecture {
         /// What the file names.
         name: String,
@@ -61,6 +61,20 @@ pub enum ModelError {
     MissingTensor {
         /// The tensor.
         name: String,
+    },
+    /// A tensor that the architecture does not use.
+    #[error(
+        "the file has a tensor `{name}` that this architecture does not use; the metadata does not describe this file, or it is of a kind that is not supported"
+    )]
+    UnusedTensor {
+        /// The tensor.
+        name: String,
+    },
+    /// The network gave something that is no number.
+    #[error("the logits at position {position} are not finite; the file is damaged, or its numbers overflow")]
+    NotFinite {
+        /// The position.
+        position: u32,
     },
     /// A tensor's shape is not what the metadata asks for.
     #[error("tensor `{name}` has shape {found:?}, but the metadata asks for {expected:?}; the file is damaged")]

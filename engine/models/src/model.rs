@@ -40,7 +40,8 @@ pub struct LanguageModel {
 impl LanguageModel {
     /// Loads a GGUF file: maps it, builds its tokenizer, and binds its weights from the mapping without a copy.
     ///
-    /// The file must not be changed while the model is in use; see [`crate::gguf::MappedFile`].
+    /// The file must not be changed while the model is in use; see [`crate::gguf::MappedFile`]. The weights stay in the engine as
+    /// long as it lives.
     ///
     /// # Errors
     /// A file that cannot be read or is no GGUF, an unknown architecture, dtype or tokenizer, a missing or misshapen tensor.

@@ -64,7 +64,8 @@ struct StepInputs {
     wanted: Vec<i32>,
 }
 
-/// One conversation. It belongs to the engine and model that it was made with.
+/// One conversation. It belongs to the engine and model that it was made with, and leaves its graphs and cache in the engine
+/// unless [`Session::remove`] takes them out.
 pub struct Session {
     config: SessionConfig,
     cache: CacheTensors,
@@ -134,12 +135,15 @@ impl Session {
         self.config.context - self.position
     }
 
-    /// Forgets every token from `position` on.
+    /// Forgets every token from `position` on, and the logits with them.
     pub fn truncate(&mut self, position: u32) {
-        self.position = self.position.min(position);
+        if position < self.position {
+            self.position = position;
+            self.logits.clear();
+        }
     }
 
-    /// The logits of the last token fed; empty before the first.
+    /// The logits of the last token fed; empty before the first, after [`Self::truncate`] and after an error.
     #[must_use]
     pub fn logits(&self) -> &[f32] {
         &self.logits
@@ -172,6 +176,7 @@ impl Session {
         mut each: impl FnMut(u32, &[f32]),
     ) -> Result<(), ModelError> {
         self.check(model, tokens)?;
+        self.logits.clear();
         // Logits of a whole micro-batch of a large vocabulary take much memory; fewer tokens at once take less.
         let most = match wanted {
             Logits::Last => self.config.micro_batch,
@@ -188,7 +193,6 @@ impl Session {
             let step = self.step_of(engine, model, shape)?;
             self.run(engine, step, piece)?;
             let first = self.position + count - outputs;
-            self.position += count;
             let read = matches!(wanted, Logits::All) || i + 1 == pieces;
             if read {
                 let (graph, logits) = (self.steps[step].graph, self.steps[step].tensors.logits);
@@ -196,6 +200,9 @@ impl Session {
                 self.logits.resize(vocabulary * outputs as usize, 0.0);
                 engine.read(graph, logits, &mut self.logits)?;
                 for (position, row) in (first..).zip(self.logits.chunks(vocabulary.max(1))) {
+                    if row.iter().any(|logit| !logit.is_finite()) {
+                        return Err(ModelError::NotFinite { position });
+                    }
                     each(position, row);
                 }
                 // `logits` means the last token's.
@@ -203,6 +210,7 @@ impl Session {
                 self.logits.copy_within(extra.., 0);
                 self.logits.truncate(vocabulary);
             }
+            self.position += count;
         }
         Ok(())
     }
@@ -290,7 +298,7 @@ impl Session {
         Ok(())
     }
 
-    /// The graph that one decoded token runs at the current position, for plans and explanations.
+    /// The graph that feeding `tokens` tokens at the current position would run, for plans and explanations.
     ///
     /// # Errors
     /// As [`Self::feed`].

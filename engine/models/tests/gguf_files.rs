@@ -88,7 +88,7 @@ fn getters_say_what_is_missing_or_wrong() {
         assert!(matches!(error, Some(GgufError::WrongType { .. })), "{error:?}");
     }
     let message = metadata.get_u64("l").expect_err("an array").to_string();
-    assert_eq!(message, "metadata key \"l\" should be a u64, found an array of 1 string");
+    assert_eq!(message, "metadata key \"l\" should be a u64, found an array of 1 string; convert the file again");
 }
 
 proptest! {

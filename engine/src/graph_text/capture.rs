@@ -7,12 +7,13 @@ use std::{
 
 use bevy_ecs::{entity::EntityHashMap, prelude::*};
 use entensor_components::{
-    BufferMemory, BufferName, BufferType, DType, GraphName, GraphTensors, MemoryKind, Op, OpKind, Opaque, Pinned,
-    PipelineCopies, Shape, Sources, StoredIn, Strides, TensorDesc, TensorFlags, TensorName, Usage, Wanted,
+    BufferMemory, BufferName, BufferType, DType, GraphName, GraphTensors, MAX_PIPELINE_COPIES, MemoryKind, Op, OpKind,
+    Opaque, Pinned, PipelineCopies, Shape, Sources, StoredIn, Strides, TensorDesc, TensorFlags, TensorName, Usage,
+    Wanted,
 };
 use entensor_systems::{Backends, Plan};
 
-use super::{BackendText, BufferText, GraphError, GraphText, MAX_COPIES, Origin, TensorText};
+use super::{BackendText, BufferText, GraphError, GraphText, Origin, TensorText};
 
 /// Names as they can stand in a text, each given once.
 #[derive(Default)]
@@ -176,7 +177,7 @@ impl GraphText {
         }
         let mut text = builder.text;
         text.want_leaves(leaf_outputs);
-        let copies = u32::try_from(plan.programs.len()).unwrap_or(MAX_COPIES);
+        let copies = u32::try_from(plan.programs.len()).unwrap_or(MAX_PIPELINE_COPIES);
         Ok(text.with_copies(copies))
     }
 

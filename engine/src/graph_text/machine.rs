@@ -16,6 +16,9 @@ pub(super) const FORM: &str = "backend NAME [memory=KIND] [reads=KIND,…] [ops=
      [buffer_type=NAME] [max_buffer=BYTES] [align=BYTES] [pad=BYTES] [offload_batch=N] [max_inputs=N] [events] [async]";
 
 /// ggml's dtypes beside those of the dtype table. A machine may refuse them although no graph here can hold them yet.
+/// Above this an alignment or padding is a mistake, and sums could overflow.
+const MAX_UNIT_BYTES: u64 = 1 << 30;
+
 const OTHER_DTYPES: &[&str] = &[
     "bf16", "f64", "i8", "i16", "i64", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl",
     "iq4_xs", "mxfp4", "nvfp4", "q2_K", "q3_K", "q4_0", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_1", "q8_K",
@@ -112,8 +115,10 @@ impl Draft {
             "ops" if !is_flag => self.refused_ops = ops(value)?,
             "dtypes" if !is_flag => self.refused_dtypes = dtypes(value)?,
             "max_buffer" if !is_flag => capabilities.max_buffer_bytes = number(key, value, |_| true)?,
-            "align" if !is_flag => capabilities.align_bytes = number(key, value, u64::is_power_of_two)?,
-            "pad" if !is_flag => capabilities.pad_bytes = number(key, value, |v| v > 0)?,
+            "align" if !is_flag => {
+                capabilities.align_bytes = number(key, value, |v| v.is_power_of_two() && v <= MAX_UNIT_BYTES)?;
+            }
+            "pad" if !is_flag => capabilities.pad_bytes = number(key, value, |v| (1..=MAX_UNIT_BYTES).contains(&v))?,
             "offload_batch" if !is_flag => capabilities.offload_batch = Some(number(key, value, |_| true)?),
             "max_inputs" if !is_flag => capabilities.max_inputs = Some(number(key, value, |_| true)?),
             _ => return Err(fault(word, GraphTextProblem::UnknownWord { word: word.text.into(), form: FORM })),
@@ -158,8 +163,8 @@ fn kind(key: &str, value: Word<'_>) -> Result<Arc<str>, Fault> {
 
 fn number(key: &str, value: Word<'_>, fits: impl Fn(u64) -> bool) -> Result<u64, Fault> {
     let expected = match key {
-        "align" => "a power of two, such as 32",
-        "pad" => "a number from 1 on, such as 256",
+        "align" => "a power of two up to 1G, such as 32",
+        "pad" => "a number from 1 to 1G, such as 256",
         _ => "a number, such as 512 or 4K",
     };
     parse_size(value.text).filter(|&v| fits(v)).ok_or_else(|| bad_value(key, value, expected))

@@ -44,14 +44,11 @@ mod spawn;
 
 use std::sync::Arc;
 
-use entensor_components::{Backend, Op, TensorDesc, Usage};
+use entensor_components::{Backend, MAX_PIPELINE_COPIES, Op, TensorDesc, Usage};
 use entensor_null::NullBackend;
 
 pub use error::{GraphError, GraphTextError, GraphTextProblem};
 pub use machine::BackendText;
-
-/// Most pipelined slots that a text may ask for: plans grow with each.
-pub const MAX_COPIES: u32 = 1024;
 
 /// A `buffer` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,10 +154,10 @@ impl GraphText {
         self.copies
     }
 
-    /// This text with another number of pipelined slots, at least 1 and at most [`MAX_COPIES`].
+    /// This text with another number of pipelined slots, at least 1 and at most [`MAX_PIPELINE_COPIES`].
     #[must_use]
     pub fn with_copies(mut self, copies: u32) -> Self {
-        self.copies = copies.clamp(1, MAX_COPIES);
+        self.copies = copies.clamp(1, MAX_PIPELINE_COPIES);
         self
     }
 

@@ -5,10 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use entensor_components::{DTYPES, DType, OPS, Op, OpKind, OpParam, ParamError, Shape, TensorDesc, Usage, parse_size};
+use entensor_components::{
+    DTYPES, DType, MAX_PIPELINE_COPIES, OPS, Op, OpKind, OpParam, ParamError, Shape, TensorDesc, Usage, parse_size,
+};
 
 use super::{
-    BufferText, GraphText, MAX_COPIES, Origin, TensorText,
+    BufferText, GraphText, Origin, TensorText,
     error::{GraphTextError, GraphTextProblem},
     lex::{Word, columns, words},
     machine::{self, Draft, is_free_word, join},
@@ -82,6 +84,8 @@ struct Parser {
 
 /// Reads a whole text.
 pub(super) fn parse(file_name: &str, text: &str) -> Result<GraphText, GraphTextError> {
+    // Some editors begin files with a mark that nobody sees.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let file: Arc<str> = file_name.into();
     let error = |line, Fault { column, problem }| {
         let problem = Box::new(problem);
@@ -294,8 +298,9 @@ impl Parser {
         let word = need(words, 1, "the number", FORM)?;
         end(words, 2, FORM)?;
         let copies = parse_size(word.text).and_then(|n| u32::try_from(n).ok());
-        let copies = copies.filter(|n| (1..=MAX_COPIES).contains(n));
-        let copies = copies.ok_or_else(|| bad_value(word, "copies", &format!("a number from 1 to {MAX_COPIES}")))?;
+        let copies = copies.filter(|n| (1..=MAX_PIPELINE_COPIES).contains(n));
+        let copies =
+            copies.ok_or_else(|| bad_value(word, "copies", &format!("a number from 1 to {MAX_PIPELINE_COPIES}")))?;
         match self.copies.replace(copies) {
             Some(_) => Err(fault(words[0], GraphTextProblem::Repeated { word: "copies".into() })),
             None => Ok(()),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bevy_ecs::prelude::*;
 use entensor_components::{
-    Backend, BackendError, BackendHandle, BackendIndex, BufferBundle, DeviceBuffer, GraphBundle, GraphTensors, InGraph,
-    Op, Opaque, Pinned, PipelineCopies, Priority, Sources, Stored, StoredIn, TensorBundle, TensorDesc, TensorFlags,
-    Usage, ViewSrc, Wanted,
+    Backend, BackendError, BackendHandle, BackendIndex, BackendName, BufferBundle, DeviceBuffer, GraphBundle,
+    GraphTensors, InGraph, Op, Opaque, Pinned, PipelineCopies, Priority, Sources, Stored, StoredIn, TensorBundle,
+    TensorDesc, TensorFlags, Usage, ViewSrc, Wanted,
 };
 use entensor_systems::Backends;
 
@@ -196,7 +196,8 @@ fn set_backends(world: &mut World, backends: Vec<Arc<dyn Backend>>) {
         world.despawn(entity);
     }
     for (i, backend) in backends.iter().enumerate() {
-        world.spawn((Priority(backend_index(i)), BackendHandle(Arc::clone(backend))));
+        let name = BackendName(backend.name().into());
+        world.spawn((name, Priority(backend_index(i)), BackendHandle(Arc::clone(backend))));
     }
     world.insert_resource(Backends(backends));
 }

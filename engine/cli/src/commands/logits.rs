@@ -51,7 +51,7 @@ struct Report<'a> {
 /// Runs the command.
 pub(crate) fn run(args: &LogitsArgs) -> Result<(), CliError> {
     let prompt = args.prompt.not_empty()?;
-    let mut engine = args.model.backends.engine().build()?;
+    let mut engine = args.model.backends.computing_engine()?.build()?;
     let model = load(&mut engine, &args.model.model, Weights::Lazy)?;
     let prompt_ids = model.tokenizer().encode(prompt, true)?;
     let config = SessionConfig { context: context(&model, args.model.ctx), ..SessionConfig::default() };

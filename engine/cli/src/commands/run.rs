@@ -37,19 +37,19 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     prompt: PromptArgs,
     /// Most tokens to generate
-    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128, allow_negative_numbers = true)]
     max_tokens: u32,
     /// How freely tokens are picked: 0 takes the likeliest one, 1 follows the model, more is wilder
     #[arg(long, value_name = "T", default_value_t = 0.7, allow_negative_numbers = true)]
     temp: f32,
     /// Picks among the K likeliest tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 40)]
+    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
     top_k: u32,
     /// Picks among the likeliest tokens that together have this probability; 1 for all
     #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
     top_p: f32,
     /// Where the random sequence starts
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true)]
     seed: u64,
     /// Print one JSON object at the end instead of the text
     #[arg(long)]
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     let mut sampler = Sampler::new(SamplerConfig { temperature, top_k, top_p, seed })?;
     let prompt = args.prompt.not_empty()?;
     let start = Instant::now();
-    let mut engine = args.model.backends.engine().build()?;
+    let mut engine = args.model.backends.computing_engine()?.build()?;
     let model = load(&mut engine, &args.model.model, Weights::Warm)?;
     let load_time = start.elapsed();
     let prompt_ids = model.tokenizer().encode(prompt, true)?;

@@ -29,6 +29,10 @@ pub(crate) struct Tiny {
     pub(crate) missing: Option<&'static str>,
     /// A tensor with another shape than the metadata ask for.
     pub(crate) misshapen: Option<(&'static str, [u64; 2])>,
+    /// A vector that is there on top, with its length.
+    pub(crate) extra: Option<(&'static str, u64)>,
+    /// How many times longer contexts are than the trained ones.
+    pub(crate) rope_factor: Option<f32>,
     /// When it ends its text.
     pub(crate) end: End,
     /// Whether the output is the embedding.
@@ -48,7 +52,15 @@ pub(crate) enum End {
 
 impl Default for Tiny {
     fn default() -> Self {
-        Self { architecture: "llama", missing: None, misshapen: None, end: End::Sometimes, tied: false }
+        Self {
+            architecture: "llama",
+            missing: None,
+            misshapen: None,
+            extra: None,
+            rope_factor: None,
+            end: End::Sometimes,
+            tied: false,
+        }
     }
 }
 
@@ -70,6 +82,12 @@ impl Tiny {
             End::Sometimes => file.value("tokenizer.ggml.eos_token_id", 2_u32),
             End::Never => file,
         };
+        if let Some(factor) = self.rope_factor {
+            file = file.value("llama.rope.scaling.factor", factor);
+        }
+        if let Some((name, length)) = self.extra {
+            file = self.tensor(file, name, DType::F32, &[length]);
+        }
         file = self.tensor(file, "token_embd.weight", DType::Q8_0, &[WIDTH, VOCABULARY]);
         for layer in 0..LAYERS {
             for (what, dtype, dims) in [

@@ -3,10 +3,10 @@
 //! Source: Touvron et al. 2023, arXiv:2302.13971; Ainslie et al. 2023, arXiv:2305.13245 (grouped queries); tensor names and
 //! metadata keys as in the GGUF files of that architecture.
 
-use std::borrow::BorrowMut;
+use std::{borrow::BorrowMut, collections::HashSet};
 
 use bevy_ecs::prelude::World;
-use entensor::{BufferId, DType, Engine, GraphBuilder, RopeMode, Tensor, TensorId};
+use entensor::{BufferId, DType, Engine, GraphBuilder, Op, RopeMode, Tensor, TensorId};
 
 use super::{CacheTensors, StepShape, StepTensors, linear};
 use crate::{
@@ -33,6 +33,8 @@ pub struct LlamaConfig {
     pub rope_dims: u32,
     /// Base of the rope frequencies.
     pub rope_base: f32,
+    /// Positions are multiplied by this: the inverse of a linear scaling factor.
+    pub rope_scale: f32,
     /// Added to the mean square in norms.
     pub norm_eps: f32,
     /// Tokens that the model was trained for.
@@ -83,6 +85,7 @@ impl LlamaConfig {
             head_dim,
             rope_dims,
             rope_base: meta.get_f32("llama.rope.freq_base").optional()?.unwrap_or(10_000.0),
+            rope_scale: 1.0 / rope_factor(header)?,
             norm_eps: meta.get_f32("llama.attention.layer_norm_rms_epsilon")?,
             context_length: small("llama.context_length")?,
             vocabulary: embedding.shape[1],
@@ -111,10 +114,7 @@ impl LlamaConfig {
         if header.metadata.get_u64("llama.expert_count").optional()?.is_some_and(|n| n > 0) {
             return fail("llama.expert_count", "mixtures of experts are not supported");
         }
-        match header.metadata.get_str("llama.rope.scaling.type").optional()? {
-            None | Some("none") => Ok(()),
-            Some(_) => fail("llama.rope.scaling.type", "must be `none`; other scalings are not supported"),
-        }
+        Ok(())
     }
 
     /// Elements of all key (or value) heads of a token.
@@ -122,6 +122,30 @@ impl LlamaConfig {
     pub fn kv_width(&self) -> u64 {
         self.kv_heads * self.head_dim
     }
+}
+
+/// How many times longer contexts are than the trained ones, by linear scaling of positions. A factor without a type is linear.
+fn rope_factor(header: &GgufHeader) -> Result<f32, ModelError> {
+    let meta = &header.metadata;
+    let fail = |key: &str, rule| Err(ModelError::Config { key: key.into(), rule });
+    match meta.get_str("llama.rope.scaling.type").optional()? {
+        Some("none") => return Ok(1.0),
+        None | Some("linear") => {}
+        Some(_) => {
+            return fail("llama.rope.scaling.type", "must be `none` or `linear`; other scalings are not supported");
+        }
+    }
+    let (key, old_key) = ("llama.rope.scaling.factor", "llama.rope.scale_linear");
+    let factor = match meta.get_f32(key).optional()? {
+        Some(factor) => Some(factor),
+        None => meta.get_f32(old_key).optional()?,
+    };
+    // Some writers put 0 for "none".
+    let factor = factor.filter(|&factor| factor != 0.0).unwrap_or(1.0);
+    if !(factor.is_finite() && factor > 0.0) {
+        return fail(key, "must be positive");
+    }
+    Ok(factor)
 }
 
 fn missing(name: &str) -> ModelError {
@@ -136,11 +160,15 @@ struct Layer {
     query_bias: Option<TensorId>,
     key_bias: Option<TensorId>,
     value_bias: Option<TensorId>,
+    output_bias: Option<TensorId>,
     output: TensorId,
     feed_forward_norm: TensorId,
     gate: TensorId,
     up: TensorId,
     down: TensorId,
+    gate_bias: Option<TensorId>,
+    up_bias: Option<TensorId>,
+    down_bias: Option<TensorId>,
 }
 
 /// A model's weights, bound to a buffer of the engine.
@@ -159,10 +187,19 @@ struct Binder<'a, W: BorrowMut<World>> {
     engine: &'a mut Engine<W>,
     header: &'a GgufHeader,
     buffer: BufferId,
+    bound: HashSet<&'a str>,
     read_bytes: u64,
 }
 
 impl<W: BorrowMut<World>> Binder<'_, W> {
+    /// A tensor that the graph leaves out would make a silent wrong result, so there must be none.
+    fn check_all_bound(&self) -> Result<(), ModelError> {
+        match self.header.tensors.iter().find(|t| !self.bound.contains(&*t.name)) {
+            Some(tensor) => Err(ModelError::UnusedTensor { name: tensor.name.clone() }),
+            None => Ok(()),
+        }
+    }
+
     fn required(&mut self, name: &str, dims: &[u64]) -> Result<TensorId, ModelError> {
         self.optional(name, dims)?.ok_or_else(|| missing(name))
     }
@@ -186,6 +223,7 @@ impl<W: BorrowMut<World>> Binder<'_, W> {
                 expected: "a float or block type",
             });
         }
+        self.bound.insert(&tensor.name);
         self.read_bytes += tensor.size_bytes;
         Ok(Some(self.engine.tensor_in(name, tensor.dtype, dims, self.buffer, tensor.offset_bytes)?))
     }
@@ -202,7 +240,7 @@ impl Llama {
         header: &GgufHeader,
         buffer: BufferId,
     ) -> Result<Self, ModelError> {
-        let mut binder = Binder { engine, header, buffer, read_bytes: 0 };
+        let mut binder = Binder { engine, header, buffer, bound: HashSet::new(), read_bytes: 0 };
         let (width, kv_width, ff) = (config.width, config.kv_width(), config.feed_forward);
         let q_width = config.heads * config.head_dim;
         let embedding = binder.required("token_embd.weight", &[width, config.vocabulary])?;
@@ -223,12 +261,17 @@ impl Llama {
                 query_bias: binder.optional(&format!("blk.{layer}.attn_q.bias"), &[q_width])?,
                 key_bias: binder.optional(&format!("blk.{layer}.attn_k.bias"), &[kv_width])?,
                 value_bias: binder.optional(&format!("blk.{layer}.attn_v.bias"), &[kv_width])?,
+                output_bias: binder.optional(&format!("blk.{layer}.attn_output.bias"), &[width])?,
+                gate_bias: binder.optional(&format!("blk.{layer}.ffn_gate.bias"), &[ff])?,
+                up_bias: binder.optional(&format!("blk.{layer}.ffn_up.bias"), &[ff])?,
+                down_bias: binder.optional(&format!("blk.{layer}.ffn_down.bias"), &[width])?,
             };
             layers.push(bound);
         }
         let output_norm = binder.required("output_norm.weight", &[width])?;
         let separate = binder.optional("output.weight", &[width, config.vocabulary])?;
         let rope_factors = binder.optional("rope_freqs.weight", &[u64::from(config.rope_dims) / 2])?;
+        binder.check_all_bound()?;
         // A tied output reads the whole embedding for each token; a separate one leaves it at one row.
         let read_bytes = binder.read_bytes + if separate.is_none() { embedding_bytes } else { 0 };
         let output = separate.unwrap_or_else(|| embedding.clone());
@@ -280,14 +323,14 @@ impl Llama {
                 attended = g.get_rows(attended, wanted)?;
                 x = g.get_rows(x, wanted)?;
             }
-            let attended = linear(g, &layer.output, None, attended)?;
+            let attended = linear(g, &layer.output, layer.output_bias.as_ref(), attended)?;
             x = g.add(x, attended)?;
             x = g.name(&format!("attended.{index}"), x)?;
             let normed = self.norm(g, x, &layer.feed_forward_norm)?;
-            let gate = linear(g, &layer.gate, None, normed)?;
-            let up = linear(g, &layer.up, None, normed)?;
+            let gate = linear(g, &layer.gate, layer.gate_bias.as_ref(), normed)?;
+            let up = linear(g, &layer.up, layer.up_bias.as_ref(), normed)?;
             let gated = g.swiglu(gate, up)?;
-            let down = linear(g, &layer.down, None, gated)?;
+            let down = linear(g, &layer.down, layer.down_bias.as_ref(), gated)?;
             x = g.add(x, down)?;
             x = g.name(&format!("layer.{index}"), x)?;
         }
@@ -319,7 +362,10 @@ impl Llama {
         let (dim, tokens) = (c.head_dim, u64::from(inputs.shape.tokens));
         let kv_rows = u64::from(inputs.shape.cache_rows);
         let rope = |g: &mut GraphBuilder, x: Tensor| {
-            g.rope(x, inputs.positions, inputs.factors, RopeMode::Normal, c.rope_dims, c.rope_base)
+            let (mode, n_dims) = (RopeMode::Normal, c.rope_dims);
+            let op = Op::Rope { mode, n_dims, base: c.rope_base, freq_scale: c.rope_scale };
+            let operands = [Some(x), Some(inputs.positions), inputs.factors];
+            g.op(op, &operands.into_iter().flatten().collect::<Vec<_>>())
         };
         let query = linear(g, &layer.query, layer.query_bias.as_ref(), x)?;
         let query = g.reshape(query, [dim, c.heads, tokens, 1])?;

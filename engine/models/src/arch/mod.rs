@@ -53,7 +53,10 @@ pub(crate) fn from_header(header: &GgufHeader) -> Result<LlamaConfig, ModelError
     let name = header.metadata.get_str("general.architecture")?;
     match name {
         "llama" => LlamaConfig::from_header(header),
-        other => Err(ModelError::UnknownArchitecture { name: other.into(), known: SUPPORTED_ARCHITECTURES.join(", ") }),
+        other => Err(ModelError::UnknownArchitecture {
+            name: other.chars().take(64).collect(),
+            known: SUPPORTED_ARCHITECTURES.join(", "),
+        }),
     }
 }
 

@@ -262,13 +262,13 @@ pub enum GgufError {
     },
 
     /// A key that the file does not have.
-    #[error("the file has no metadata key {key:?}")]
+    #[error("the file has no metadata key {key:?}; it is incomplete, or no model of this kind")]
     MissingKey {
         /// The key.
         key: String,
     },
     /// A key whose value has another type.
-    #[error("metadata key {key:?} should be {expected}, found {found}")]
+    #[error("metadata key {key:?} should be {expected}, found {found}; convert the file again")]
     WrongType {
         /// The key.
         key: String,

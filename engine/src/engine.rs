@@ -3,7 +3,7 @@
 use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
-use entensor_components::{Backend, BackendId, BackendIndex, Op, TensorDesc};
+use entensor_components::{Backend, BackendIndex, TensorDesc};
 use entensor_systems::{Backends, GraphPlan, PassTimings, Plan, PlanCounters};
 
 use crate::{error::EngineError, setup::EngineBuilder};
@@ -168,17 +168,5 @@ impl<W: BorrowMut<World>> Engine<W> {
     #[must_use]
     pub fn counters(&self) -> PlanCounters {
         self.world().get_resource::<PlanCounters>().cloned().unwrap_or_default()
-    }
-
-    /// The op of a tensor entity, for tools.
-    #[must_use]
-    pub fn op_of(&self, entity: Entity) -> Option<&Op> {
-        self.world().get::<Op>(entity)
-    }
-
-    /// Where a tensor entity was placed last.
-    #[must_use]
-    pub fn placement_of(&self, entity: Entity) -> Option<BackendIndex> {
-        self.world().get::<BackendId>(entity).and_then(|id| id.0)
     }
 }

@@ -24,7 +24,7 @@ use crossbeam_utils::CachePadded;
 use entensor_components::{BackendError, MemoryHandle, PreparedSplit, Ticket};
 
 use crate::{
-    bind::Locks,
+    bind,
     crew::Crew,
     kernels::BadId,
     lower::{Program, Step},
@@ -169,7 +169,7 @@ impl Run {
     fn run_chunk(&self, index: usize, step: &Step, chunk: usize) -> Result<(), Stopped> {
         let mut claim = Claim { run: self, done: &self.counters[index].done, finished: false };
         // SAFETY: the caller of `walk` is the submitting thread, which bound the bases, or joined before the gate closed;
-        // `Locks::take` checked that all places lie inside and holds the locks; chunks are handed out once, and steps that
+        // `bind::lock` checked that all places lie inside and holds the locks; chunks are handed out once, and steps that
         // conflict wait for each other.
         let bases = unsafe { Bases::new(&*self.bases.get()) };
         let result = step.kernel.run(self.level, bases, chunk);
@@ -264,7 +264,7 @@ impl PreparedSplit for Prepared {
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: `busy` is held and the gate is closed with nobody inside, so nobody else looks at the bases.
         let bases = unsafe { &mut *run.bases.get() };
-        let locks = Locks::take(&run.program.uses, memory, &mut bases[..run.program.slots])?;
+        let locks = bind::lock(&run.program.uses, memory, &mut bases[..run.program.slots])?;
         for counters in &run.counters {
             counters.claimed.store(0, Ordering::Relaxed);
             counters.done.store(0, Ordering::Relaxed);

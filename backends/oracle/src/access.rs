@@ -33,6 +33,15 @@ pub(crate) fn index(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
+/// Where a tensor ends in its memory; `None` if no memory is that large.
+pub(crate) fn end(tensor: &TensorRef) -> Option<u64> {
+    if tensor.desc.shape.is_empty() {
+        return Some(0);
+    }
+    let end = tensor.desc.span_bytes()?.checked_add(tensor.offset_bytes)?;
+    usize::try_from(end).is_ok().then_some(end)
+}
+
 /// Where a tensor's first element lies.
 pub(crate) fn start(tensor: &TensorRef) -> usize {
     index(tensor.offset_bytes)

@@ -17,17 +17,14 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod bind;
 mod eval;
 
 use std::sync::Arc;
 
 use entensor_components::{
-    Backend, BackendError, BufferKey, Capabilities, HostBuffers, ImportedBytes, MemoryHandle, MemoryReport, NodeDesc,
-    OpDesc, PreparedSplit, SplitDesc, Support, TensorDesc, TensorRef, Ticket, Usage, host_io,
+    Backend, BackendError, BufferKey, Capabilities, HostBuffers, HostLocks, ImportedBytes, MemoryHandle, MemoryReport,
+    NodeDesc, OpDesc, PreparedSplit, SlotUse, SplitDesc, Support, TensorDesc, TensorRef, Ticket, Usage, host_io,
 };
-
-use crate::bind::{Bound, SlotUse};
 
 /// The reference backend. Supports every op, dtype and layout that the op table's rules allow.
 pub struct OracleBackend {
@@ -110,9 +107,11 @@ impl Backend for OracleBackend {
             {
                 return Err(refused("the result of a writer must be its target".into()));
             }
-            SlotUse::note(&mut slots, &node.output, true).map_err(|reason| refused(reason.into()))?;
-            for operand in &node.operands {
-                SlotUse::note(&mut slots, operand, false).map_err(|reason| refused(reason.into()))?;
+            let mut uses = vec![(&node.output, true)];
+            uses.extend(node.operands.iter().map(|operand| (operand, false)));
+            for (tensor, written) in uses {
+                let needed_bytes = access::end(tensor).ok_or_else(|| refused("a tensor's end overflows".into()))?;
+                SlotUse::note(&mut slots, tensor.memory, written, needed_bytes);
             }
         }
         Ok(Box::new(OracleSplit { nodes: split.nodes, slots }))
@@ -143,17 +142,17 @@ struct OracleSplit {
 
 impl PreparedSplit for OracleSplit {
     fn submit(&self, memory: &[MemoryHandle]) -> Result<Ticket, BackendError> {
-        let mut bound = Bound::lock(&self.slots, memory)?;
+        let mut locks = HostLocks::take(&self.slots, memory)?;
         for node in &self.nodes {
-            let operands: Vec<access::Operand<'_>> = node.operands.iter().map(|o| operand(&bound, o)).collect();
+            let operands: Vec<access::Operand<'_>> = node.operands.iter().map(|o| operand(&locks, o)).collect();
             let result = eval::node(node, &operands)?;
-            let target = bound.bytes_mut(node.output.memory).unwrap_or_default();
+            let target = locks.bytes_mut(node.output.memory);
             access::store(&result, &node.output.desc, target, access::start(&node.output));
         }
         Ok(Ticket::Done)
     }
 }
 
-fn operand<'a>(bound: &'a Bound<'_>, tensor: &TensorRef) -> access::Operand<'a> {
-    access::Operand { desc: tensor.desc, bytes: bound.bytes(tensor.memory), start: access::start(tensor) }
+fn operand<'a>(locks: &'a HostLocks<'_>, tensor: &TensorRef) -> access::Operand<'a> {
+    access::Operand { desc: tensor.desc, bytes: locks.bytes(tensor.memory), start: access::start(tensor) }
 }

@@ -10,7 +10,7 @@ use entensor_components::{BackendError, DType, NodeDesc, OpDesc, SplitDesc, Supp
 use smallvec::SmallVec;
 
 use crate::{
-    bind::SlotUse,
+    bind,
     kernels::Kernel,
     place::{Place, Region},
     support::support,
@@ -32,7 +32,7 @@ pub(crate) struct Step {
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
     pub(crate) names: Vec<Arc<str>>,
-    pub(crate) uses: Vec<SlotUse>,
+    pub(crate) uses: Vec<entensor_components::SlotUse>,
     /// Slots that a run is given; work memory comes behind them.
     pub(crate) slots: usize,
     /// Bytes of each region of work memory.
@@ -131,11 +131,11 @@ impl Builder {
             }
         };
         let out = place(&node.output)?;
-        SlotUse::note(&mut self.program.uses, &out, true);
+        bind::note(&mut self.program.uses, &out, true);
         let mut operands: SmallVec<[Place; 4]> = SmallVec::new();
         for tensor in &node.operands {
             let operand = place(tensor)?;
-            SlotUse::note(&mut self.program.uses, &operand, false);
+            bind::note(&mut self.program.uses, &operand, false);
             operands.push(operand);
         }
         for (index, operand) in operands.iter_mut().enumerate() {

@@ -3,6 +3,10 @@
 //! Host memory is safe code from end to end: bytes sit behind a lock, so a run that writes an arena and a user who
 //! reads it can never race. Locks are taken once per submitted split, not per node.
 
+mod locks;
+
+pub use locks::{HostLocks, SlotUse};
+
 use std::{
     any::Any,
     ops::{Deref, DerefMut},
@@ -94,12 +98,6 @@ impl MemoryHandle {
     #[must_use]
     pub fn as_host(&self) -> Option<&HostMemory> {
         self.downcast_ref()
-    }
-
-    /// Whether two handles are the same memory.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 

@@ -7,7 +7,7 @@ use entensor_components::{
     BackendIndex, GraphBundle, GraphTensors, InGraph, Pinned, PipelineCopies, Sources, TensorBundle, TensorName,
     ViewSrc, Wanted,
 };
-use entensor_systems::{OwnArena, UsesArena, publish};
+use entensor_systems::{GraphStatus, OwnArena, UsesArena, publish};
 
 use crate::{
     builder::{GraphBuilder, Origin, Tensor},
@@ -19,8 +19,14 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// Adds a graph: its tensors become entities.
     pub fn add_graph(&mut self, graph: GraphBuilder) -> GraphId {
         let world = self.world_mut();
-        let entity =
-            world.spawn((GraphBundle::new(Arc::clone(&graph.name)), InputState::default(), BuiltBy(graph.id))).id();
+        let entity = world
+            .spawn((
+                GraphBundle::new(Arc::clone(&graph.name)),
+                InputState::default(),
+                BuiltBy(graph.id),
+                GraphStatus::default(),
+            ))
+            .id();
         let mut entities: Vec<Entity> = Vec::with_capacity(graph.nodes.len());
         for node in graph.nodes {
             let (op, sources, root, offset_bytes) = match node.origin {

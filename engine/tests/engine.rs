@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use bevy_ecs::prelude::*;
 use entensor::{
-    BackendIndex, DType, Engine, EngineError, GraphBuilder, GraphId, PlanReason, PlanSalt, Tensor, TensorId, Usage,
+    BackendIndex, DType, Engine, EngineError, GraphBuilder, GraphId, Pass, PlanReason, PlanSalt, Tensor, TensorId,
+    Usage,
     components::{Backend, Capabilities, MemoryKind},
+    systems::GraphStatus,
 };
 use entensor_oracle::OracleBackend;
 
@@ -184,10 +186,14 @@ fn a_failed_plan_leaves_everything_usable() {
     engine.pin(graph, y, Some(BackendIndex(9))).expect("wishes are checked when planning");
     let error = run(&mut engine, (graph, x, y), [1.0, 2.0]).expect_err("there is no backend 9");
     assert_eq!(error.kind(), "PinUnknown");
+    let status = |engine: &Engine, graph: GraphId| engine.world().get::<GraphStatus>(graph.0).cloned();
+    assert!(matches!(status(&engine, graph), Some(GraphStatus::Failed { pass: Pass::Assign, .. })));
     let other = layer(&mut engine, &w, "other");
     assert!(run(&mut engine, other, [1.0, 2.0]).is_ok());
+    assert_eq!(status(&engine, other.0), Some(GraphStatus::Planned));
     engine.pin(graph, y, None).expect("the tensor exists");
     assert_eq!(run(&mut engine, (graph, x, y), [1.0, 2.0]), Ok([1.0, 2.0, 3.0]));
+    assert_eq!(status(&engine, graph), Some(GraphStatus::Planned));
 }
 
 #[test]

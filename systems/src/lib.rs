@@ -37,5 +37,5 @@ pub use plan::*;
 pub use publish::{Arena, ArenaBuffer, GraphPlan, OwnArena, Seen, UsesArena};
 pub use schedule::*;
 pub use split::NodeBackends;
-pub use status::{Pass, PassResult, PassTiming, PassTimings, PlanCounters, PlanReason, PlanStatus};
+pub use status::{GraphStatus, Pass, PassResult, PassTiming, PassTimings, PlanCounters, PlanReason, PlanStatus};
 pub use verify::{Violation, verify};

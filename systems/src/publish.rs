@@ -18,7 +18,7 @@ use crate::{
     columns::{NodeMemory, NodeOrder, PlanSalt, Planning, index_u32},
     error::{LiveTensor, PlanError},
     plan::{Binding, Held, Plan, PlanBuffer},
-    status::{PassResult, PlanCounters, PlanStatus},
+    status::{GraphStatus, PassResult, PlanCounters, PlanStatus},
 };
 
 /// What a graph's plan was made from: as long as it is the same, nothing has to be planned.
@@ -121,17 +121,8 @@ pub fn publish(world: &mut World) -> PassResult {
     // The same plan in the same memory goes on where it was: what was written for the next slot stays valid.
     let slot = old.filter(|(p, epoch, _)| Arc::ptr_eq(p, &plan) && *epoch == arena_epoch).map_or(0, |(.., slot)| slot);
     let changed = plan.splits.len();
-    world.entity_mut(graph).insert(GraphPlan {
-        plan,
-        seen,
-        binding,
-        existing,
-        entities,
-        arena,
-        arena_epoch,
-        published,
-        slot,
-    });
+    let plan = GraphPlan { plan, seen, binding, existing, entities, arena, arena_epoch, published, slot };
+    world.entity_mut(graph).insert((plan, GraphStatus::Planned));
     *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
     Ok(changed)
 }

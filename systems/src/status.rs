@@ -8,7 +8,7 @@ use bevy_ecs::{
     system::{CombinatorSystem, Combine, RunSystemError, ScheduleSystem, SystemIn},
 };
 
-use crate::{error::PlanError, plan::Plan};
+use crate::{columns::Planning, error::PlanError, plan::Plan};
 
 /// The passes in order. A pass keeps one word everywhere: file, system, timer, golden, bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,6 +93,23 @@ pub enum PlanStatus {
     /// There is a plan, and `compute` is to walk it.
     Computing,
     /// A pass failed; later ones are skipped.
+    Failed {
+        /// The pass.
+        pass: Pass,
+        /// Why.
+        error: PlanError,
+    },
+}
+
+/// On a graph: what became of its last planning or run, for tools and games to query.
+#[derive(Component, Clone, Debug, Default, PartialEq)]
+pub enum GraphStatus {
+    /// It has not been planned yet.
+    #[default]
+    Unplanned,
+    /// It has a plan.
+    Planned,
+    /// A pass failed; other graphs go on.
     Failed {
         /// The pass.
         pass: Pass,
@@ -215,12 +232,24 @@ pub(crate) fn timed<M>(
     system: impl IntoSystem<(), PassResult, M> + 'static,
 ) -> ScheduleConfigs<ScheduleSystem> {
     let record = move |In((ns, result)): In<(u64, PassResult)>,
+                       planning: Res<'_, Planning>,
+                       mut graphs: Query<'_, '_, &mut GraphStatus>,
                        mut status: ResMut<'_, PlanStatus>,
                        mut timings: ResMut<'_, PassTimings>| {
         match result {
-            Ok(changed) => timings.record(pass, ns, changed as u64),
+            Ok(changed) => {
+                timings.record(pass, ns, changed as u64);
+                if pass == Pass::Compute
+                    && let Ok(mut graph) = graphs.get_mut(planning.0)
+                {
+                    graph.set_if_neq(GraphStatus::Planned);
+                }
+            }
             Err(error) => {
                 timings.record(pass, ns, 0);
+                if let Ok(mut graph) = graphs.get_mut(planning.0) {
+                    *graph = GraphStatus::Failed { pass, error: error.clone() };
+                }
                 *status = PlanStatus::Failed { pass, error };
             }
         }

@@ -253,3 +253,20 @@ fn nothing_in_a_file_is_ignored() {
     let error = entensor("run", &odd, &["-p", "a"]).failed(1);
     assert!(error.contains("blk.9.attn_q.weight") && error.contains("does not use"), "{error}");
 }
+
+#[test]
+fn logits_that_are_no_numbers_are_an_error() {
+    let files = Files::new();
+    let mut bytes = Tiny::default().build();
+    let header = GgufHeader::parse(&bytes).expect("a valid file");
+    let norm = header.tensors.get("output_norm.weight").expect("every model has one");
+    let at = usize::try_from(norm.offset_bytes).expect("a small file");
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let model = files.write("nan.gguf", bytes);
+    for args in [&["-p", "a", "--json"][..], &["-p", "abc"]] {
+        for subcommand in ["run", "logits"] {
+            let error = entensor(subcommand, &model, args).failed(1);
+            assert!(error.contains("not finite"), "{subcommand}: {error}");
+        }
+    }
+}

@@ -7,6 +7,12 @@ use crate::{
 
 /// A parameter's value. Implemented for the few types that op parameters have.
 pub trait OpParam {
+    /// What a constructor takes for it.
+    type Arg;
+    /// The parameter from what a constructor was given.
+    fn from_arg(arg: Self::Arg) -> Self
+    where
+        Self: Sized;
     /// The text form; `None` for an absent optional value.
     fn text(&self) -> Option<String>;
     /// Reads the text form.
@@ -56,6 +62,12 @@ pub enum RopeMode {
 }
 
 impl OpParam for RopeMode {
+    type Arg = Self;
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(match self {
             Self::Normal => "normal".into(),
@@ -77,6 +89,12 @@ impl OpParam for RopeMode {
 }
 
 impl OpParam for f32 {
+    type Arg = Self;
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(format!("{self:?}"))
     }
@@ -91,6 +109,12 @@ impl OpParam for f32 {
 }
 
 impl OpParam for u64 {
+    type Arg = Self;
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(self.to_string())
     }
@@ -105,6 +129,12 @@ impl OpParam for u64 {
 }
 
 impl OpParam for u32 {
+    type Arg = Self;
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(self.to_string())
     }
@@ -119,6 +149,12 @@ impl OpParam for u32 {
 }
 
 impl OpParam for DType {
+    type Arg = Self;
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(self.name().into())
     }
@@ -133,6 +169,12 @@ impl OpParam for DType {
 }
 
 impl OpParam for [u32; MAX_DIMS] {
+    type Arg = Self;
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(format!("[{},{},{},{}]", self[0], self[1], self[2], self[3]))
     }
@@ -149,6 +191,12 @@ impl OpParam for [u32; MAX_DIMS] {
 }
 
 impl OpParam for Shape {
+    type Arg = [u64; MAX_DIMS];
+
+    fn from_arg(arg: Self::Arg) -> Self {
+        Self(arg)
+    }
+
     fn text(&self) -> Option<String> {
         Some(self.to_string())
     }
@@ -164,6 +212,12 @@ impl OpParam for Shape {
 }
 
 impl OpParam for Option<Strides> {
+    type Arg = Option<[u64; MAX_DIMS]>;
+
+    fn from_arg(arg: Self::Arg) -> Self {
+        arg.map(Strides)
+    }
+
     fn text(&self) -> Option<String> {
         self.map(|strides| strides.to_string())
     }

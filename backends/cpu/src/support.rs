@@ -2,6 +2,8 @@
 
 use entensor_components::{OpDesc, OpKind, Support, TensorDesc};
 
+use crate::kernels::{binary_ops, unary_ops};
+
 /// Whether a row is whole blocks in one piece, as every block codec needs it.
 fn blocks_are_packed(desc: &TensorDesc) -> bool {
     let one_block = desc.shape.0[0] <= desc.dtype.block_elements();
@@ -15,13 +17,8 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
             return Support::no("leaves and view ops launch nothing");
         }
         OpKind::MulMat if !op.output.is_packed() => return Support::no("a result that is not packed"),
-        OpKind::Add
-        | OpKind::Mul
-        | OpKind::Scale
-        | OpKind::Relu
-        | OpKind::Silu
-        | OpKind::Swiglu
-        | OpKind::RmsNorm
+        unary_ops!(OpKind) | binary_ops!(OpKind) => {}
+        OpKind::RmsNorm
         | OpKind::SoftMax
         | OpKind::MulMat
         | OpKind::GetRows

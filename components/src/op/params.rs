@@ -100,7 +100,11 @@ impl OpParam for f32 {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        text.parse().ok().filter(|v: &Self| v.is_finite())
+        match text {
+            "inf" => Some(Self::INFINITY),
+            "-inf" => Some(Self::NEG_INFINITY),
+            _ => text.parse().ok().filter(|v: &Self| v.is_finite()),
+        }
     }
 
     fn key(&self, key: &mut Vec<u64>) {

@@ -35,6 +35,9 @@ pub(super) fn dtype_combinations(row: &OpRow, operands: usize) -> Vec<Vec<DType>
 
 /// All operands in one layout, and each operand alone in one while the others are packed.
 fn layout_combinations(operands: usize) -> Vec<Vec<Layout>> {
+    if operands == 0 {
+        return vec![Vec::new()];
+    }
     let mut combinations: Vec<Vec<Layout>> = Layout::ALL.iter().map(|&layout| vec![layout; operands]).collect();
     if operands > 1 {
         for &layout in &Layout::ALL[1..] {

@@ -28,6 +28,7 @@ use entensor_oracle::OracleBackend;
 
 pub use case::{Case, CaseOperand, Fill};
 pub use cases::cases;
+pub use image::EXTREMES;
 pub use layout::Layout;
 
 use crate::image::Outcome;

@@ -1,41 +1,114 @@
 //! Ops that make each element of one or two elements.
 #![expect(unsafe_code, reason = "writes the rows of its chunk")]
 
+use entensor_components::Op;
+
 use super::Grid;
 use crate::{
-    math::silu,
+    math,
     place::Place,
     simd::Level,
     tensor::{Bases, TILE},
 };
 
-/// Which function of one element.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum UnaryOp {
-    Scale(f32),
-    Relu,
-    Silu,
+/// What an element costs in the unit of [`Grid`], beside a little arithmetic and beside an exponential.
+const LIGHT: usize = 8;
+const HEAVY: usize = 32;
+
+/// Makes of a table of ops: the enum of their functions, which op is which, the kernel's `run`, and a macro that is the
+/// pattern of all of them, as `Op` and as `OpKind`. So a line here is all that the backend needs to know of such an op.
+macro_rules! functions {
+    ($(#[$doc:meta])+ $Function:ident of $Kernel:ident, $ops:ident:
+        $($Kind:ident { $($param:ident),* } $cost:ident => $f:expr;)+
+    ) => {
+        $(#[$doc])+
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum $Function {
+            $($Kind { $($param: f32),* },)+
+        }
+
+        impl $Function {
+            /// The function of an op, if it is one of these.
+            pub(crate) fn of(op: &Op) -> Option<Self> {
+                match *op {
+                    $(Op::$Kind { $($param),* } => Some(Self::$Kind { $($param),* }),)+
+                    _ => None,
+                }
+            }
+
+            /// What an element costs, in the unit of [`Grid`].
+            pub(crate) fn cost(self) -> usize {
+                match self {
+                    $(Self::$Kind { .. } => $cost,)+
+                }
+            }
+        }
+
+        impl $Kernel {
+            #[inline(always)]
+            pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+                match self.function {
+                    $($Function::$Kind { $($param),* } => self.map(level, bases, chunk, $f),)+
+                }
+            }
+        }
+
+        macro_rules! $ops {
+            (Op) => { $(Op::$Kind { .. })|+ };
+            (OpKind) => { $(OpKind::$Kind)|+ };
+        }
+        pub(crate) use $ops;
+    };
+}
+
+functions! {
+    /// Which function of one element.
+    UnaryFunction of Unary, unary_ops:
+    Scale { by } LIGHT => |x| x * by;
+    Sqr {} LIGHT => |x| x * x;
+    Sqrt {} LIGHT => f32::sqrt;
+    Log {} HEAVY => math::log;
+    Exp {} HEAVY => math::exp;
+    Neg {} LIGHT => |x| -x;
+    Abs {} LIGHT => f32::abs;
+    Sgn {} LIGHT => math::sgn;
+    Step {} LIGHT => |x| if x > 0.0 { 1.0 } else { 0.0 };
+    Clamp { min, max } LIGHT => |x| math::clamp(x, min, max);
+    Relu {} LIGHT => math::relu;
+    LeakyRelu { negative_slope } LIGHT => |x| if x > 0.0 { x } else { negative_slope * x };
+    Elu {} HEAVY => math::elu;
+    Sigmoid {} HEAVY => math::sigmoid;
+    Tanh {} HEAVY => math::tanh;
+    Silu {} HEAVY => math::silu;
+    Gelu {} HEAVY => math::gelu;
+    GeluQuick {} HEAVY => math::gelu_quick;
+    GeluErf {} HEAVY => math::gelu_erf;
+    Hardsigmoid {} LIGHT => math::hardsigmoid;
+    Hardswish {} LIGHT => math::hardswish;
+}
+
+functions! {
+    /// Which function of two elements.
+    BinaryFunction of Binary, binary_ops:
+    Add {} LIGHT => |a, b| a + b;
+    Sub {} LIGHT => |a, b| a - b;
+    Mul {} LIGHT => |a, b| a * b;
+    Div {} LIGHT => |a, b| a / b;
+    Swiglu {} HEAVY => |gate, value| math::silu(gate) * value;
+    Geglu {} HEAVY => |gate, value| math::gelu(gate) * value;
+    Reglu {} LIGHT => |gate, value| math::relu(gate) * value;
 }
 
 /// A function of one element.
 #[derive(Debug)]
 pub(crate) struct Unary {
-    pub(crate) op: UnaryOp,
+    pub(crate) function: UnaryFunction,
     pub(crate) x: Place,
     pub(crate) out: Place,
     pub(crate) grid: Grid,
 }
 
 impl Unary {
-    #[inline(always)]
-    pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
-        match self.op {
-            UnaryOp::Scale(by) => self.map(level, bases, chunk, |x| x * by),
-            UnaryOp::Relu => self.map(level, bases, chunk, |x| if x > 0.0 { x } else { 0.0 }),
-            UnaryOp::Silu => self.map(level, bases, chunk, silu),
-        }
-    }
-
     #[inline(always)]
     fn map<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize, f: impl Fn(f32) -> f32) {
         let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
@@ -53,19 +126,10 @@ impl Unary {
     }
 }
 
-/// Which function of two elements.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum BinaryOp {
-    Add,
-    Mul,
-    /// `silu(a) · b`.
-    Gate,
-}
-
 /// A function of two elements, the second operand repeated over the first.
 #[derive(Debug)]
 pub(crate) struct Binary {
-    pub(crate) op: BinaryOp,
+    pub(crate) function: BinaryFunction,
     pub(crate) a: Place,
     pub(crate) b: Place,
     pub(crate) out: Place,
@@ -73,15 +137,6 @@ pub(crate) struct Binary {
 }
 
 impl Binary {
-    #[inline(always)]
-    pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
-        match self.op {
-            BinaryOp::Add => self.map(level, bases, chunk, |a, b| a + b),
-            BinaryOp::Mul => self.map(level, bases, chunk, |a, b| a * b),
-            BinaryOp::Gate => self.map(level, bases, chunk, |a, b| silu(a) * b),
-        }
-    }
-
     #[inline(always)]
     fn map<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize, f: impl Fn(f32, f32) -> f32) {
         let (a, b, out) = (bases.tensor(&self.a), bases.tensor(&self.b), bases.tensor(&self.out));

@@ -4,7 +4,7 @@ use entensor_components::{BackendError, Op};
 
 use super::Builder;
 use crate::{
-    kernels::{BinaryOp, Grid, UnaryOp},
+    kernels::{Grid, binary_ops, unary_ops},
     place::Place,
 };
 
@@ -41,17 +41,8 @@ impl Builder {
         match op {
             // `support` refuses them.
             Op::None {} | Op::View { .. } | Op::Reshape { .. } | Op::Permute { .. } | Op::Transpose {} => {}
-            Op::Add {} => self.binary(BinaryOp::Add, operands[0], operands[1], out, cost::MOVE),
-            Op::Mul {} => self.binary(BinaryOp::Mul, operands[0], operands[1], out, cost::MOVE),
-            Op::Scale { by } => self.unary(UnaryOp::Scale(*by), operands[0], out, cost::MOVE),
-            Op::Relu {} => self.unary(UnaryOp::Relu, operands[0], out, cost::MOVE),
-            Op::Silu {} => self.unary(UnaryOp::Silu, operands[0], out, cost::EXP),
-            Op::Swiglu {} => match operands {
-                [both] => {
-                    self.binary(BinaryOp::Gate, both.half_rows(false), both.half_rows(true), out, cost::EXP);
-                }
-                _ => self.binary(BinaryOp::Gate, operands[0], operands[1], out, cost::EXP),
-            },
+            unary_ops!(Op) => self.unary(op, operands[0], out),
+            binary_ops!(Op) => self.binary(op, operands, out),
             Op::RmsNorm { eps } => self.rms_norm(*eps, operands[0], out),
             Op::SoftMax { scale } => self.soft_max(*scale, operands, out),
             Op::SumRows {} => self.sum_rows(operands[0], out),

@@ -27,6 +27,13 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
         | OpKind::Cont
         | OpKind::Rope
         | OpKind::Repeat
+        | OpKind::Concat
+        | OpKind::Pad
+        | OpKind::Roll
+        | OpKind::Upscale
+        | OpKind::Cast
+        | OpKind::Arange
+        | OpKind::TimestepEmbedding
         | OpKind::SumRows => {}
     }
     if !op.operands.iter().chain([&op.output]).all(blocks_are_packed) {

@@ -7,15 +7,19 @@ mod copy;
 mod elementwise;
 mod ids;
 mod matmul;
+mod movement;
 mod norm;
 mod rope;
+mod upscale;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, BinaryFunction, Unary, UnaryFunction, binary_ops, unary_ops};
 pub(crate) use ids::{BadId, CheckIds, GetRows, SetRows};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
+pub(crate) use movement::{Arange, Pad, Roll, TimestepEmbedding};
 pub(crate) use norm::{RmsNorm, SoftMax, SumRows};
 pub(crate) use rope::{Rope, RopeTable};
+pub(crate) use upscale::{Positions, Upscale};
 
 use crate::{
     simd::{AnyLevel, Level},
@@ -38,6 +42,11 @@ pub(crate) enum Kernel {
     CopyRows(CopyRows),
     CopyLinear(CopyLinear),
     Repeat(Repeat),
+    Pad(Pad),
+    Roll(Roll),
+    Upscale(Upscale),
+    Arange(Arange),
+    TimestepEmbedding(TimestepEmbedding),
     RopeTable(RopeTable),
     Rope(Rope),
 }
@@ -67,6 +76,11 @@ impl Kernel {
             Self::CopyRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::CopyLinear(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Repeat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Pad(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Roll(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Upscale(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Arange(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::TimestepEmbedding(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::RopeTable(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Rope(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
         }

@@ -54,6 +54,15 @@ impl Builder {
                 return self.rope(*mode, *n_dims as usize, *base, *freq_scale, operands, out);
             }
             Op::Repeat { .. } => self.repeat(operands[0], out),
+            Op::Concat { dim } => self.concat(*dim as usize, operands[0], operands[1], out),
+            Op::Pad { left, .. } => self.pad(*left, operands[0], out),
+            Op::Roll { shifts } => self.roll(*shifts, operands[0], out),
+            Op::Upscale { mode, align_corners, .. } => self.upscale(*mode, *align_corners, operands[0], out),
+            Op::Cast { .. } => self.copy_rows(operands[0], out),
+            Op::Arange { start, step, .. } => self.arange(*start, *step, out),
+            Op::TimestepEmbedding { max_period, .. } => {
+                return self.timestep_embedding(*max_period, operands[0], out);
+            }
         }
         Ok(())
     }

@@ -58,6 +58,13 @@ pub(crate) fn node(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluate
         Op::Rope { mode, n_dims, base, freq_scale } => {
             attention::rope(operands, *mode, *n_dims, f64::from(*base), f64::from(*freq_scale))
         }
+        Op::Concat { dim } => movement::concat(operands, *dim as usize, shape),
+        Op::Pad { left, .. } => movement::pad(&operands[0], *left, shape),
+        Op::Roll { shifts } => movement::roll(&operands[0], *shifts),
+        Op::Upscale { ne, mode, align_corners } => movement::upscale(&operands[0], *ne, *mode, *align_corners),
+        Op::Cast { dtype } => movement::copy(&operands[0], *dtype),
+        Op::Arange { start, step, .. } => movement::arange(f64::from(*start), f64::from(*step), shape),
+        Op::TimestepEmbedding { dim, max_period } => movement::timestep_embedding(&operands[0], *dim, *max_period),
         Op::Repeat { shape } => movement::repeat(&operands[0], *shape),
         Op::SumRows {} => by_row(&operands[0], |row| vec![row.iter().sum()]),
     })

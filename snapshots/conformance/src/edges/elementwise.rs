@@ -36,8 +36,7 @@ const FUNCTIONS: [Op; 28] = [
     Op::Cont {},
 ];
 
-const OF_TWO: [Op; 7] =
-    [Op::Add {}, Op::Sub {}, Op::Mul {}, Op::Div {}, Op::Swiglu {}, Op::Geglu {}, Op::Reglu {}];
+const OF_TWO: [Op; 7] = [Op::Add {}, Op::Sub {}, Op::Mul {}, Op::Div {}, Op::Swiglu {}, Op::Geglu {}, Op::Reglu {}];
 
 pub(super) fn cases(cases: &mut Vec<Case>) {
     let count = EXTREMES.len() as u64;

@@ -1,6 +1,7 @@
 //! Hand-made cases: what went wrong elsewhere, and sizes at which backends change their ways.
 
 mod elementwise;
+mod movement;
 
 use entensor_components::{DType, Op, RopeMode, Shape};
 
@@ -15,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
     row_lengths(&mut cases);
     large(&mut cases);
     elementwise::cases(&mut cases);
+    movement::cases(&mut cases);
     cases
 }
 

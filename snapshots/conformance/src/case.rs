@@ -80,6 +80,8 @@ pub struct Case {
     pub operands: Vec<CaseOperand>,
     /// The operand whose memory the result takes over.
     pub in_place: Option<usize>,
+    /// How a result with memory of its own lies there. Planned results are packed.
+    pub result: Layout,
     /// What operands are filled with.
     pub fill: Fill,
 }
@@ -88,7 +90,7 @@ impl Case {
     /// A case with plain numbers and a result of its own.
     #[must_use]
     pub fn new(op: Op, operands: Vec<CaseOperand>) -> Self {
-        Self { op, operands, in_place: None, fill: Fill::Plain }
+        Self { op, operands, in_place: None, result: Layout::Contiguous, fill: Fill::Plain }
     }
 
     /// Whether the op's rules allow it.
@@ -106,6 +108,16 @@ impl Case {
             && self.operands[written].layout == Layout::Broadcast
         {
             return Err(CaseParseError::WritesBroadcast { operand: row.operands[written].name });
+        }
+        if self.result == Layout::Broadcast {
+            return Err(CaseParseError::WritesBroadcast { operand: "result" });
+        }
+        if self.result != Layout::Contiguous && (self.in_place.or(row.writes)).is_some() {
+            return Err(CaseParseError::TwoResults);
+        }
+        if self.result.apply(result.desc.dtype, result.desc.shape).is_none() {
+            let (dtype, shape, layout) = (result.desc.dtype, result.desc.shape, self.result);
+            return Err(CaseParseError::Impossible { dtype, shape, layout });
         }
         match self.in_place {
             Some(index)
@@ -126,7 +138,7 @@ impl Case {
 
     /// What tells cases apart: two with the same key are the same to every backend.
     pub(super) fn key(&self) -> Vec<u64> {
-        let mut key = vec![self.fill as u64, self.in_place.map_or(0, |index| index as u64 + 1)];
+        let mut key = vec![self.fill as u64, self.result as u64, self.in_place.map_or(0, |index| index as u64 + 1)];
         self.op.key(&mut key);
         for operand in &self.operands {
             key.push(operand.desc.dtype as u64);
@@ -142,7 +154,12 @@ impl Case {
     /// Panics unless the case is valid.
     #[must_use]
     pub fn output(&self) -> TensorDesc {
-        self.op.result(&self.descs()).expect("cases of the suite are valid").desc
+        let desc = self.op.result(&self.descs()).expect("cases of the suite are valid").desc;
+        match self.result {
+            // The rule's own description: for writers, the target's strides.
+            Layout::Contiguous => desc,
+            layout => layout.apply(desc.dtype, desc.shape).expect("cases of the suite are valid"),
+        }
     }
 }
 
@@ -155,6 +172,9 @@ impl fmt::Display for Case {
         }
         if let Some(index) = self.in_place {
             write!(f, " in_place={index}")?;
+        }
+        if self.result != Layout::Contiguous {
+            write!(f, " result={}", self.result)?;
         }
         if self.fill != Fill::Plain {
             write!(f, " fill={:?}", self.fill)?;

@@ -3,10 +3,7 @@
 use entensor_components::{BackendError, Op};
 
 use super::Builder;
-use crate::{
-    kernels::{BinaryOp, Grid, UnaryOp},
-    place::Place,
-};
+use crate::{kernels::Grid, math, place::Place};
 
 /// Costs of an element in the unit of [`Grid`]: bytes in and out, and arithmetic as so many bytes more.
 pub(super) mod cost {
@@ -41,17 +38,12 @@ impl Builder {
         match op {
             // `support` refuses them.
             Op::None {} | Op::View { .. } | Op::Reshape { .. } | Op::Permute { .. } | Op::Transpose {} => {}
-            Op::Add {} => self.binary(BinaryOp::Add, operands[0], operands[1], out, cost::MOVE),
-            Op::Mul {} => self.binary(BinaryOp::Mul, operands[0], operands[1], out, cost::MOVE),
-            Op::Scale { by } => self.unary(UnaryOp::Scale(*by), operands[0], out, cost::MOVE),
-            Op::Relu {} => self.unary(UnaryOp::Relu, operands[0], out, cost::MOVE),
-            Op::Silu {} => self.unary(UnaryOp::Silu, operands[0], out, cost::EXP),
-            Op::Swiglu {} => match operands {
-                [both] => {
-                    self.binary(BinaryOp::Gate, both.half_rows(false), both.half_rows(true), out, cost::EXP);
-                }
-                _ => self.binary(BinaryOp::Gate, operands[0], operands[1], out, cost::EXP),
-            },
+            Op::Add {} => self.binary(operands, out, cost::MOVE, |a, b| a + b),
+            Op::Mul {} => self.binary(operands, out, cost::MOVE, |a, b| a * b),
+            &Op::Scale { by } => self.unary(operands, out, cost::MOVE, move |x| x * by),
+            Op::Relu {} => self.unary(operands, out, cost::MOVE, |x| if x > 0.0 { x } else { 0.0 }),
+            Op::Silu {} => self.unary(operands, out, cost::EXP, math::silu),
+            Op::Swiglu {} => self.gated(operands, out, cost::EXP, |gate, value| math::silu(gate) * value),
             Op::RmsNorm { eps } => self.rms_norm(*eps, operands[0], out),
             Op::SoftMax { scale } => self.soft_max(*scale, operands, out),
             Op::SumRows {} => self.sum_rows(operands[0], out),

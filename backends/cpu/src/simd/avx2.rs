@@ -3,6 +3,8 @@
 
 use core::arch::x86_64::*;
 
+use crate::kernels::{Map, Zip};
+
 use super::{BLOCK, GROUP, GroupLayout, Level, Rounded, group_bytes};
 
 /// Proof that this CPU has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
@@ -331,6 +333,16 @@ impl Level for Avx2 {
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
         // SAFETY: `self` proves the features.
         unsafe { with_features(f) }
+    }
+
+    #[inline]
+    fn map(self, f: &dyn Map, tile: &mut [f32]) {
+        f.avx2(self, tile);
+    }
+
+    #[inline]
+    fn zip(self, f: &dyn Zip, a: &mut [f32], b: &[f32]) {
+        f.avx2(self, a, b);
     }
 
     #[inline(always)]

@@ -11,6 +11,8 @@ mod portable;
 pub(crate) use avx2::Avx2;
 pub(crate) use portable::Portable;
 
+use crate::kernels::{Map, Zip};
+
 /// Elements of a block of the block dtypes.
 pub(crate) const BLOCK: usize = 32;
 
@@ -78,6 +80,12 @@ impl GroupLayout {
 pub(crate) trait Level: Copy + Send + Sync {
     /// Runs `f` compiled for this level, as far as it is inlined.
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
+
+    /// Applies `f` to every element.
+    fn map(self, f: &dyn Map, tile: &mut [f32]);
+
+    /// Applies `f` to every pair of elements; the result goes to `a`.
+    fn zip(self, f: &dyn Zip, a: &mut [f32], b: &[f32]);
 
     /// Decodes little-endian f16.
     fn decode_f16(self, bytes: &[u8], out: &mut [f32]);

@@ -43,6 +43,7 @@ impl Builder {
             &Op::Scale { by } => self.unary(operands, out, cost::MOVE, move |x| x * by),
             Op::Relu {} => self.unary(operands, out, cost::MOVE, |x| if x > 0.0 { x } else { 0.0 }),
             Op::Silu {} => self.unary(operands, out, cost::EXP, math::silu),
+            Op::Softplus {} => self.unary(operands, out, cost::EXP, |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p()),
             Op::Swiglu {} => self.gated(operands, out, cost::EXP, |gate, value| math::silu(gate) * value),
             Op::RmsNorm { eps } => self.rms_norm(*eps, operands[0], out),
             Op::SoftMax { scale } => self.soft_max(*scale, operands, out),

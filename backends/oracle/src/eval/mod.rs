@@ -24,6 +24,7 @@ pub(crate) fn node(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluate
         Op::Scale { by } => elementwise::unary(&operands[0], |x| x * f64::from(*by)),
         Op::Relu {} => elementwise::unary(&operands[0], |x| if x > 0.0 { x } else { 0.0 }),
         Op::Silu {} => elementwise::unary(&operands[0], elementwise::silu),
+        Op::Softplus {} => elementwise::unary(&operands[0], |x| x.max(0.0) + (-x.abs()).exp().ln_1p()),
         Op::Swiglu {} => elementwise::swiglu(operands),
         Op::RmsNorm { eps } => by_row(&operands[0], |row| reductions::rms_norm(row, f64::from(*eps))),
         Op::SoftMax { scale } => reductions::soft_max(operands, f64::from(*scale)),

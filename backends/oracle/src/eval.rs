@@ -127,11 +127,11 @@ fn mul_mat(operands: &[Operand<'_>], shape: Shape) -> Evaluated {
 
 /// Every id, checked against the number of rows.
 fn checked_ids(node: &NodeDesc, ids: &Operand<'_>, rows: u64) -> Result<Vec<u64>, BackendError> {
-    let checked = |(position, &id): (usize, &i32)| {
+    let checked = |(position, &id): (usize, &i64)| {
         u64::try_from(id).ok().filter(|&id| id < rows).ok_or_else(|| BackendError::IndexOutOfRange {
             node: Arc::clone(&node.name),
             position: position as u64,
-            value: i64::from(id),
+            value: id,
             rows,
         })
     };
@@ -146,9 +146,13 @@ fn position(ids: Shape, at: [u64; 3]) -> usize {
 fn get_rows(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
     let (table, ids) = (&operands[0], &operands[1]);
     let checked = checked_ids(node, ids, table.desc.shape.0[1])?;
-    let output = node.output.desc.shape;
-    let values = rows(output).flat_map(|at| table.row([checked[position(ids.desc.shape, at)], at[1], at[2]]));
-    Ok(Evaluated::Values(values.collect()))
+    let output = node.output.desc;
+    let from = |at: [u64; 3]| [checked[position(ids.desc.shape, at)], at[1], at[2]];
+    Ok(if table.desc.dtype == output.dtype {
+        Evaluated::Units(rows(output.shape).flat_map(|at| table.row_units(from(at))).collect())
+    } else {
+        Evaluated::Values(rows(output.shape).flat_map(|at| table.row(from(at))).collect())
+    })
 }
 
 fn set_rows(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
@@ -176,7 +180,7 @@ fn rope(operands: &[Operand<'_>], mode: RopeMode, n_dims: u32, base: f64, freq_s
     let mut out = Vec::new();
     for at in rows(x.desc.shape) {
         let mut row = x.row(at);
-        let position = f64::from(positions[index(at[1])]);
+        let position = positions[index(at[1])] as f64;
         for i in 0..rotated / 2 {
             let factor = factors.as_ref().map_or(1.0, |f| f[i]);
             let angle = position * freq_scale * base.powf(-2.0 * i as f64 / rotated as f64) / factor;

@@ -1,7 +1,7 @@
 //! Dtype and shape rules: what each op makes of its operands, or why it cannot.
 
 use crate::{
-    dtype::{DType, DTypeClass},
+    dtype::DType,
     op::{Op, OpError, OpResult, ViewOf, broadcasts, row::packed},
     shape::{MAX_DIMS, Shape, Strides, TensorDesc},
 };
@@ -101,7 +101,7 @@ pub(super) fn get_rows(op: &Op, operands: &[TensorDesc]) -> Rule {
             operands,
         );
     }
-    let dtype = if table.dtype == DType::I32 { DType::I32 } else { DType::F32 };
+    let dtype = if table.dtype.is_integer() { table.dtype } else { DType::F32 };
     packed(op, dtype, Shape([t[0], i[0], i[1], i[2]]))
 }
 
@@ -128,8 +128,7 @@ pub(super) fn cpy(op: &Op, operands: &[TensorDesc]) -> Rule {
     if source.shape.elements() != target.shape.elements() {
         return refuse(op, "source and target must have the same number of elements", operands);
     }
-    let integer = |d: DType| d.row().class == DTypeClass::Integer;
-    if source.dtype != target.dtype && (integer(source.dtype) || integer(target.dtype)) {
+    if source.dtype != target.dtype && (source.dtype.is_integer() || target.dtype.is_integer()) {
         return refuse(op, "integers are copied to the same integer type only", operands);
     }
     if source.shape != target.shape && (source.dtype.is_block() || target.dtype.is_block()) {

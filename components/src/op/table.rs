@@ -14,10 +14,10 @@ use bevy_ecs::prelude::*;
 use crate::generation::bump_generation;
 
 const F32: DTypeSet = DTypeSet::of(&[DType::F32]);
-const FLOATS: DTypeSet = DTypeSet::of(&[DType::F32, DType::F16]);
+const FLOATS: DTypeSet = DTypeSet::FLOATS;
 const I32: DTypeSet = DTypeSet::of(&[DType::I32]);
 /// Everything that stands for real numbers.
-const REALS: DTypeSet = DTypeSet::ALL.without(DType::I32);
+const REALS: DTypeSet = DTypeSet::REALS;
 
 const fn data(name: &'static str, dtypes: DTypeSet) -> OperandRow {
     OperandRow { name, dtypes, optional: false, content: Content::Data }

@@ -31,7 +31,7 @@ pub fn layers<W: BorrowMut<World>>(engine: &mut Engine<W>, count: usize, width: 
             let normed = g.mul(normed, norm?)?;
             let gate = g.mul_mat(gate?, normed)?;
             let up = g.mul_mat(up?, normed)?;
-            let gated = g.swiglu(gate, up)?;
+            let gated = g.swiglu(gate, Some(up))?;
             let down = g.mul_mat(down?, gated)?;
             let scaled = g.scale(down, 0.5)?;
             x = g.add(x, scaled)?;

@@ -20,6 +20,7 @@ mod dtype;
 mod generation;
 mod graph;
 mod memory;
+#[macro_use]
 mod op;
 mod shape;
 mod tensor;

@@ -1,5 +1,7 @@
 //! The graph builder: shapes and dtypes are checked when a node is added, not when the graph runs.
 
+mod ops;
+
 use std::{
     collections::HashSet,
     sync::{
@@ -9,9 +11,7 @@ use std::{
 };
 
 use bevy_ecs::entity::Entity;
-use entensor_components::{
-    BackendIndex, DType, MAX_PIPELINE_COPIES, Op, RopeMode, Shape, Strides, TensorDesc, TensorFlags,
-};
+use entensor_components::{BackendIndex, DType, MAX_PIPELINE_COPIES, Op, OpError, Shape, TensorDesc, TensorFlags};
 
 use crate::{engine::TensorId, error::BuildError};
 
@@ -155,6 +155,18 @@ impl GraphBuilder {
         self.named(&name, op, operands)
     }
 
+    /// Any op of the table, from operands of which some may be left out.
+    fn given(&mut self, op: Op, operands: impl IntoIterator<Item = Option<Tensor>>) -> Result<Tensor, BuildError> {
+        match op.given_operands(operands) {
+            Ok(operands) => self.op(op, &operands),
+            Err(source) => Err(self.refused(&format!("{}_{}", op.kind().name(), self.nodes.len()), source)),
+        }
+    }
+
+    fn refused(&self, node: &str, source: OpError) -> BuildError {
+        BuildError::Op { graph: Arc::clone(&self.name), node: node.into(), source }
+    }
+
     /// Any op of the table, under a name of the user's.
     ///
     /// # Errors
@@ -165,8 +177,7 @@ impl GraphBuilder {
             return Err(BuildError::ForeignTensor { graph: Arc::clone(&self.name), node, operand });
         }
         let descs: Vec<TensorDesc> = operands.iter().map(|t| t.desc).collect();
-        let fail = |source| BuildError::Op { graph: Arc::clone(&self.name), node: Arc::clone(&node), source };
-        let result = op.result(&descs).map_err(fail)?;
+        let result = op.result(&descs).map_err(|source| self.refused(name, source))?;
         let (root, offset_bytes) = match result.view {
             Some(view) => {
                 let source = operands[view.operand].index;
@@ -233,131 +244,5 @@ impl GraphBuilder {
     pub fn pin(&mut self, tensor: Tensor, backend: BackendIndex) -> Result<Tensor, BuildError> {
         self.own(tensor)?.pin = Some(backend);
         Ok(tensor)
-    }
-
-    /// `a + b`, `b` repeated over `a`.
-    ///
-    /// # Errors
-    /// As [`Self::op`]; so for every op below.
-    pub fn add(&mut self, a: Tensor, b: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::Add {}, &[a, b])
-    }
-
-    /// `a · b`, `b` repeated over `a`.
-    pub fn mul(&mut self, a: Tensor, b: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::Mul {}, &[a, b])
-    }
-
-    /// `x · by`.
-    pub fn scale(&mut self, x: Tensor, by: f32) -> Result<Tensor, BuildError> {
-        self.op(Op::Scale { by }, &[x])
-    }
-
-    /// `max(x, 0)`.
-    pub fn relu(&mut self, x: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::Relu {}, &[x])
-    }
-
-    /// `x / (1 + exp(-x))`.
-    pub fn silu(&mut self, x: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::Silu {}, &[x])
-    }
-
-    /// `silu(gate) · value`.
-    pub fn swiglu(&mut self, gate: Tensor, value: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::Swiglu {}, &[gate, value])
-    }
-
-    /// Rows divided by the root of their mean square.
-    pub fn rms_norm(&mut self, x: Tensor, eps: f32) -> Result<Tensor, BuildError> {
-        self.op(Op::RmsNorm { eps }, &[x])
-    }
-
-    /// Softmax of the rows of `x · scale + mask`.
-    pub fn soft_max(&mut self, x: Tensor, mask: Option<Tensor>, scale: f32) -> Result<Tensor, BuildError> {
-        let op = Op::SoftMax { scale };
-        match mask {
-            Some(mask) => self.op(op, &[x, mask]),
-            None => self.op(op, &[x]),
-        }
-    }
-
-    /// `[k,m] × [k,n] → [m,n]`.
-    pub fn mul_mat(&mut self, weights: Tensor, x: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::MulMat {}, &[weights, x])
-    }
-
-    /// Rows of a table by index.
-    pub fn get_rows(&mut self, table: Tensor, ids: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::GetRows {}, &[table, ids])
-    }
-
-    /// Rows written into a target by index; the result is the target.
-    pub fn set_rows(&mut self, target: Tensor, rows: Tensor, ids: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::SetRows {}, &[target, rows, ids])
-    }
-
-    /// A copy into a target; the result is the target.
-    pub fn cpy(&mut self, source: Tensor, target: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::Cpy {}, &[source, target])
-    }
-
-    /// A packed copy.
-    pub fn cont(&mut self, x: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::Cont {}, &[x])
-    }
-
-    /// A window of a tensor's memory; packed unless strides in bytes are given.
-    pub fn view(
-        &mut self,
-        x: Tensor,
-        offset_bytes: u64,
-        shape: [u64; 4],
-        strides: Option<[u64; 4]>,
-    ) -> Result<Tensor, BuildError> {
-        let op = Op::View { offset: offset_bytes, shape: Shape(shape), strides: strides.map(Strides) };
-        self.op(op, &[x])
-    }
-
-    /// Packed memory under another shape.
-    pub fn reshape(&mut self, x: Tensor, shape: [u64; 4]) -> Result<Tensor, BuildError> {
-        self.op(Op::Reshape { shape: Shape(shape) }, &[x])
-    }
-
-    /// Axis i becomes axis `axes[i]`.
-    pub fn permute(&mut self, x: Tensor, axes: [u32; 4]) -> Result<Tensor, BuildError> {
-        self.op(Op::Permute { axes }, &[x])
-    }
-
-    /// Axes 0 and 1 swapped.
-    pub fn transpose(&mut self, x: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::Transpose {}, &[x])
-    }
-
-    /// Rotary position embedding of `n_dims` elements of each row (0 for all).
-    pub fn rope(
-        &mut self,
-        x: Tensor,
-        positions: Tensor,
-        factors: Option<Tensor>,
-        mode: RopeMode,
-        n_dims: u32,
-        base: f32,
-    ) -> Result<Tensor, BuildError> {
-        let op = Op::Rope { mode, n_dims, base, freq_scale: 1.0 };
-        match factors {
-            Some(factors) => self.op(op, &[x, positions, factors]),
-            None => self.op(op, &[x, positions]),
-        }
-    }
-
-    /// `x` repeated to a shape.
-    pub fn repeat(&mut self, x: Tensor, shape: [u64; 4]) -> Result<Tensor, BuildError> {
-        self.op(Op::Repeat { shape: Shape(shape) }, &[x])
-    }
-
-    /// The sum of each row.
-    pub fn sum_rows(&mut self, x: Tensor) -> Result<Tensor, BuildError> {
-        self.op(Op::SumRows {}, &[x])
     }
 }

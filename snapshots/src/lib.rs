@@ -1,5 +1,4 @@
-//! What the workspace is tested with: the conformance suite that every backend runs, and random graphs for the planner.
+//! What the planner is tested with: random graphs. Fixtures and goldens lie beside this crate.
 #![forbid(unsafe_code)]
 
-pub mod conformance;
 pub mod generate;

@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("engine/models", &["entensor", "entensor-components"]),
     ("engine/cli", &["entensor", "entensor-models"]),
     ("snapshots", &["entensor", "entensor-components", "entensor-systems", "entensor-null", "entensor-oracle"]),
+    ("snapshots/conformance", &["entensor-components", "entensor-oracle"]),
     ("benches", &["entensor"]),
 ];
 

@@ -1,10 +1,11 @@
-//! The op table: one row per op (see [`table`]), from which come the [`Op`] enum, text form, shape checks,
+//! The op table: one row per op (see `table/`), from which come the [`Op`] enum, text form, shape checks,
 //! placement anchors, in-place rules and default test cases.
 
 mod params;
 mod row;
 mod rules;
 mod samples;
+#[macro_use]
 mod table;
 
 pub use params::{OpParam, ParamError, RopeMode, parse_size};
@@ -60,6 +61,16 @@ pub enum OpError {
         /// Why.
         source: ShapeError,
     },
+    /// An operand that may be left out is missing before one that is given.
+    #[error("`{op}`: operand `{given}` cannot be given without `{missing}`; give both, or neither")]
+    OperandGap {
+        /// The op.
+        op: &'static str,
+        /// The operand that is missing.
+        missing: &'static str,
+        /// The operand after it.
+        given: &'static str,
+    },
     /// A parameter is out of range.
     #[error("`{op}`: parameter `{param}`: {rule}")]
     Param {
@@ -112,6 +123,24 @@ impl Op {
     #[must_use]
     pub fn row(&self) -> &'static OpRow {
         self.kind().row()
+    }
+
+    /// The operands in a row, from a list in which some were left out.
+    ///
+    /// # Errors
+    /// When one is left out before one that is given.
+    pub fn given_operands<T>(&self, operands: impl IntoIterator<Item = Option<T>>) -> Result<Vec<T>, OpError> {
+        let row = self.row();
+        let mut given = Vec::with_capacity(row.operands.len());
+        for (position, operand) in operands.into_iter().enumerate() {
+            let Some(operand) = operand else { continue };
+            if given.len() != position {
+                let (missing, given) = (row.operands[given.len()].name, row.operands[position].name);
+                return Err(OpError::OperandGap { op: row.name, missing, given });
+            }
+            given.push(operand);
+        }
+        Ok(given)
     }
 
     /// Checks operands and gives the description of the result.

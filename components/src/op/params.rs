@@ -7,6 +7,14 @@ use crate::{
 
 /// A parameter's value. Implemented for the few types that op parameters have.
 pub trait OpParam {
+    /// What a constructor takes for it.
+    type Arg;
+    /// The text form in words, for messages: "a number, such as 0.5".
+    const FORM: &'static str;
+    /// The parameter from what a constructor was given.
+    fn from_arg(arg: Self::Arg) -> Self
+    where
+        Self: Sized;
     /// The text form; `None` for an absent optional value.
     fn text(&self) -> Option<String>;
     /// Reads the text form.
@@ -56,6 +64,13 @@ pub enum RopeMode {
 }
 
 impl OpParam for RopeMode {
+    type Arg = Self;
+    const FORM: &str = "`normal` or `neox`";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(match self {
             Self::Normal => "normal".into(),
@@ -77,6 +92,13 @@ impl OpParam for RopeMode {
 }
 
 impl OpParam for f32 {
+    type Arg = Self;
+    const FORM: &str = "a finite number, such as 0.125";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(format!("{self:?}"))
     }
@@ -91,6 +113,13 @@ impl OpParam for f32 {
 }
 
 impl OpParam for u64 {
+    type Arg = Self;
+    const FORM: &str = "a whole number, such as 128 or 4K";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(self.to_string())
     }
@@ -105,6 +134,13 @@ impl OpParam for u64 {
 }
 
 impl OpParam for u32 {
+    type Arg = Self;
+    const FORM: &str = "a whole number, such as 128 or 4K";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(self.to_string())
     }
@@ -119,6 +155,13 @@ impl OpParam for u32 {
 }
 
 impl OpParam for DType {
+    type Arg = Self;
+    const FORM: &str = "a dtype, such as f16";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(self.name().into())
     }
@@ -133,6 +176,13 @@ impl OpParam for DType {
 }
 
 impl OpParam for [u32; MAX_DIMS] {
+    type Arg = Self;
+    const FORM: &str = "four numbers, such as [0,2,1,3]";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
     fn text(&self) -> Option<String> {
         Some(format!("[{},{},{},{}]", self[0], self[1], self[2], self[3]))
     }
@@ -149,6 +199,13 @@ impl OpParam for [u32; MAX_DIMS] {
 }
 
 impl OpParam for Shape {
+    type Arg = [u64; MAX_DIMS];
+    const FORM: &str = "one to four numbers, such as [64,2]";
+
+    fn from_arg(arg: Self::Arg) -> Self {
+        Self(arg)
+    }
+
     fn text(&self) -> Option<String> {
         Some(self.to_string())
     }
@@ -164,6 +221,13 @@ impl OpParam for Shape {
 }
 
 impl OpParam for Option<Strides> {
+    type Arg = Option<[u64; MAX_DIMS]>;
+    const FORM: &str = "the bytes of four strides, such as [4,256,512,512]";
+
+    fn from_arg(arg: Self::Arg) -> Self {
+        arg.map(Strides)
+    }
+
     fn text(&self) -> Option<String> {
         self.map(|strides| strides.to_string())
     }

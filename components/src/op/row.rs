@@ -54,9 +54,11 @@ pub enum Tolerance {
     Exact,
     /// A few units in the last place of f32.
     Rounding,
-    /// Sums and transcendental functions: relative 1e-5 of the row's magnitude.
+    /// Transcendental functions, norms and the like: relative 1e-5 of the row's magnitude.
     Sum,
-    /// Products with quantized weights: the activations are rounded to 8 bits.
+    /// Sums and sums of products: 1e-5 of what the op makes of the operands' magnitudes.
+    Linear,
+    /// As [`Self::Linear`]; with block weights (operand 0), the activations (operand 1) may be rounded to 8 bits.
     QuantizedProduct,
 }
 
@@ -102,8 +104,11 @@ pub struct OpRow {
     pub flops: fn(&[TensorDesc], &TensorDesc) -> u64,
     /// How exact backends must be.
     pub tolerance: Tolerance,
-    /// Default conformance and bench cases: shapes and parameters, crossed with dtypes and layouts by the suite.
-    pub samples: fn() -> Vec<Sample>,
+    /// Conformance cases, made from the op with default parameters: shapes and parameters, crossed with dtypes and
+    /// layouts by the suite.
+    pub samples: fn(&Op) -> Vec<Sample>,
+    /// What is measured, made in the same way.
+    pub bench: fn(&Op) -> Vec<Sample>,
     /// What the op computes, numerics included.
     pub doc: &'static str,
     /// Where its meaning comes from.
@@ -121,6 +126,18 @@ impl OpRow {
     #[must_use]
     pub fn computes(&self) -> bool {
         !self.view && self.kind != OpKind::None
+    }
+
+    /// The row's conformance samples.
+    #[must_use]
+    pub fn test_samples(&self) -> Vec<Sample> {
+        (self.samples)(&self.kind.default_op())
+    }
+
+    /// The row's bench samples.
+    #[must_use]
+    pub fn bench_samples(&self) -> Vec<Sample> {
+        (self.bench)(&self.kind.default_op())
     }
 
     /// How many operands must be given.

@@ -11,7 +11,7 @@ mod norm;
 mod rope;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
-pub(crate) use elementwise::{Binary, BinaryOp, Unary, UnaryOp};
+pub(crate) use elementwise::{Binary, Map, Unary, Zip};
 pub(crate) use ids::{BadId, CheckIds, GetRows, SetRows};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
 pub(crate) use norm::{RmsNorm, SoftMax, SumRows};

@@ -1,8 +1,14 @@
 //! From a split's nodes to steps: checked places, kernels with fixed chunk grids, and which steps must be complete
 //! before each may start.
 
+mod attention;
+mod elementwise;
 mod hazards;
+mod indexing;
+mod movement;
 mod nodes;
+mod products;
+mod reductions;
 
 use std::sync::Arc;
 

@@ -13,6 +13,8 @@ pub(crate) use portable::Portable;
 
 use entensor_components::codec::{self, BlockCodec};
 
+use crate::kernels::{Map, Zip};
+
 /// Elements of a block of activations, and of what is unpacked of weights at a time.
 pub(crate) const BLOCK: usize = codec::PART;
 
@@ -92,6 +94,12 @@ impl<B: BlockCodec> Blocks for B {}
 pub(crate) trait Level: Copy + Send + Sync {
     /// Runs `f` compiled for this level, as far as it is inlined.
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
+
+    /// Applies `f` to every element.
+    fn map(self, f: &dyn Map, tile: &mut [f32]);
+
+    /// Applies `f` to every pair of elements; the result goes to `a`.
+    fn zip(self, f: &dyn Zip, a: &mut [f32], b: &[f32]);
 
     /// Decodes little-endian f16.
     fn decode_f16(self, bytes: &[u8], out: &mut [f32]);

@@ -3,6 +3,8 @@
 use entensor_components::codec::{BlockCodec, Part};
 use half::f16;
 
+use crate::kernels::{Map, Zip};
+
 use super::{BLOCK, Blocks, FOUR, GroupLayout, Level, Rounded};
 
 /// Proof of nothing: every CPU can run this.
@@ -83,6 +85,16 @@ impl Level for Portable {
     #[inline(always)]
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
         f()
+    }
+
+    #[inline]
+    fn map(self, f: &dyn Map, tile: &mut [f32]) {
+        f.portable(self, tile);
+    }
+
+    #[inline]
+    fn zip(self, f: &dyn Zip, a: &mut [f32], b: &[f32]) {
+        f.portable(self, a, b);
     }
 
     #[inline(always)]

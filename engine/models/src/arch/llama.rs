@@ -329,7 +329,7 @@ impl Llama {
             let normed = self.norm(g, x, &layer.feed_forward_norm)?;
             let gate = linear(g, &layer.gate, layer.gate_bias.as_ref(), normed)?;
             let up = linear(g, &layer.up, layer.up_bias.as_ref(), normed)?;
-            let gated = g.swiglu(gate, up)?;
+            let gated = g.swiglu(gate, Some(up))?;
             let down = linear(g, &layer.down, layer.down_bias.as_ref(), gated)?;
             x = g.add(x, down)?;
             x = g.name(&format!("layer.{index}"), x)?;

@@ -8,6 +8,8 @@ use core::arch::x86_64::*;
 
 pub(super) use blocks::Unpack;
 
+use crate::kernels::{Map, Zip};
+
 use super::{BLOCK, Blocks, GROUP, GroupLayout, Level, Rounded, group_bytes};
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
@@ -154,6 +156,16 @@ impl Level for Avx2 {
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
         // SAFETY: `self` proves the features.
         unsafe { with_features(f) }
+    }
+
+    #[inline]
+    fn map(self, f: &dyn Map, tile: &mut [f32]) {
+        f.avx2(self, tile);
+    }
+
+    #[inline]
+    fn zip(self, f: &dyn Zip, a: &mut [f32], b: &[f32]) {
+        f.avx2(self, a, b);
     }
 
     #[inline(always)]

@@ -1,14 +1,22 @@
 //! Whether a backend's memory is what the oracle's is, as far as the op's tolerance asks.
 
 use entensor_components::{DType, Op, TensorRef, Tolerance};
+use entensor_oracle::OracleBackend;
 
-use super::{
+use crate::{
     Case,
     image::{Image, unit_ranges},
+    magnitudes,
 };
 
 /// Compares memory after a run: the result within its tolerance, everything else byte for byte.
-pub(super) fn images(case: &Case, image: &Image, expected: &[u8], found: &[u8]) -> Result<(), String> {
+pub(super) fn images(
+    oracle: &OracleBackend,
+    case: &Case,
+    image: &Image,
+    expected: &[u8],
+    found: &[u8],
+) -> Result<(), String> {
     let ranges = unit_ranges(&image.output);
     let mut untouched = vec![true; image.bytes.len()];
     for range in &ranges {
@@ -17,7 +25,7 @@ pub(super) fn images(case: &Case, image: &Image, expected: &[u8], found: &[u8]) 
     if let Some(at) = (0..untouched.len()).find(|&at| untouched[at] && found[at] != image.bytes[at]) {
         return Err(format!("byte {at} was written, outside the result at {}", image.output.offset_bytes));
     }
-    let bounds = bounds(case, image, expected);
+    let bounds = bounds(oracle, case, image, expected);
     let dtype = image.output.desc.dtype;
     let exact = case.op.row().tolerance == Tolerance::Exact;
     for (unit, range) in ranges.iter().enumerate() {
@@ -65,7 +73,7 @@ fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
 }
 
 /// Every element of a tensor in linear order.
-fn values(tensor: &TensorRef, bytes: &[u8]) -> Vec<f64> {
+pub(super) fn values(tensor: &TensorRef, bytes: &[u8]) -> Vec<f64> {
     unit_ranges(tensor).into_iter().flat_map(|range| decode(tensor.desc.dtype, &bytes[range])).collect()
 }
 
@@ -85,7 +93,7 @@ fn unit_of(dtype: DType, magnitude: f64) -> f64 {
 }
 
 /// How far each element of the result may be off.
-fn bounds(case: &Case, image: &Image, expected: &[u8]) -> Vec<f64> {
+fn bounds(oracle: &OracleBackend, case: &Case, image: &Image, expected: &[u8]) -> Vec<f64> {
     let dtype = image.output.desc.dtype;
     let results = values(&image.output, expected);
     let width = usize::try_from(image.output.desc.shape.0[0]).expect("small").max(1);
@@ -93,13 +101,6 @@ fn bounds(case: &Case, image: &Image, expected: &[u8]) -> Vec<f64> {
     match case.op.row().tolerance {
         Tolerance::Exact => vec![0.0; results.len()],
         Tolerance::Rounding => results.iter().map(|v| 2.0 * unit_of(dtype, finite(v))).collect(),
-        Tolerance::Sum if matches!(case.op, Op::SumRows {}) => {
-            let x = values(&image.operands[0], &image.bytes);
-            let width = usize::try_from(image.operands[0].desc.shape.0[0]).expect("small").max(1);
-            let sums = x.chunks(width).map(|row| 1e-5 * row.iter().map(finite).sum::<f64>());
-            // Empty rows have no elements to look at.
-            sums.chain(std::iter::repeat(0.0)).take(results.len()).collect()
-        }
         Tolerance::Sum => results
             .chunks(width)
             .flat_map(|row| {
@@ -107,34 +108,9 @@ fn bounds(case: &Case, image: &Image, expected: &[u8]) -> Vec<f64> {
                 row.iter().map(move |v| 1e-5 * largest + unit_of(dtype, finite(v)))
             })
             .collect(),
-        Tolerance::QuantizedProduct => product_bounds(image),
-    }
-}
-
-/// For each element of a product, from the rows it is made of: `1e-5 · Σ|w·x|`, and for block weights half a step of each
-/// block of activations, `max|x| / 254`, times the block's `Σ|w|`.
-fn product_bounds(image: &Image) -> Vec<f64> {
-    let (weights, x) = (&image.operands[0], &image.operands[1]);
-    let (w, rows) = (values(weights, &image.bytes), values(x, &image.bytes));
-    let shape = |tensor: &TensorRef| tensor.desc.shape.0.map(|d| usize::try_from(d).expect("small"));
-    let (ws, xs) = (shape(weights), shape(x));
-    let (k, m) = (ws[0], ws[1]);
-    let mut bounds = Vec::new();
-    for j in 0..xs[1] * xs[2] * xs[3] {
-        let (i2, i3) = (j / xs[1] % xs[2], j / xs[1] / xs[2]);
-        let plane = i2 / (xs[2] / ws[2]) + ws[2] * (i3 / (xs[3] / ws[3]));
-        let x = &rows[j * k..(j + 1) * k];
-        for i in 0..m {
-            let w = &w[(plane * m + i) * k..][..k];
-            let mut bound: f64 = 1e-5 * w.iter().zip(x).map(|(w, x)| (w * x).abs()).sum::<f64>();
-            if weights.desc.dtype.is_block() {
-                for (w, x) in w.chunks(32).zip(x.chunks(32)) {
-                    let step = x.iter().fold(0.0_f64, |m, v| m.max(v.abs())) / 254.0;
-                    bound += 1.001 * step * w.iter().map(|w| w.abs()).sum::<f64>();
-                }
-            }
-            bounds.push(bound + 1e-30);
+        Tolerance::Linear | Tolerance::QuantizedProduct => {
+            let sums = magnitudes::bounds(oracle, case, image);
+            results.iter().zip(sums).map(|(v, sum)| sum + unit_of(dtype, finite(v))).collect()
         }
     }
-    bounds
 }

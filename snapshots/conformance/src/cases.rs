@@ -2,14 +2,14 @@
 
 use entensor_components::{DType, OPS, OpRow, Sample};
 
-use super::{Case, CaseOperand, Layout, edges};
+use crate::{Case, CaseOperand, Layout, edges};
 
 /// Every case of the suite.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for row in OPS.iter().filter(|row| row.computes()) {
-        for sample in (row.samples)() {
+        for sample in row.test_samples() {
             for dtypes in dtype_combinations(row, sample.operands.len()) {
                 for layouts in layout_combinations(sample.operands.len()) {
                     cases.extend(case(&sample, &dtypes, &layouts));

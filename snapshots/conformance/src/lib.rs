@@ -10,6 +10,8 @@
 //!
 //! A case prints as one line; a part of that line in `CONFORMANCE_CASE` runs the matching cases only.
 
+#![forbid(unsafe_code)]
+
 mod case;
 mod cases;
 mod compare;
@@ -17,6 +19,7 @@ mod coverage;
 mod edges;
 mod image;
 mod layout;
+mod magnitudes;
 
 use std::fmt;
 
@@ -27,7 +30,7 @@ pub use case::{Case, CaseOperand, Fill};
 pub use cases::cases;
 pub use layout::Layout;
 
-use crate::conformance::image::Outcome;
+use crate::image::Outcome;
 
 /// Something that a backend does not run, and says so.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +132,7 @@ fn check(backend: &dyn Backend, oracle: &OracleBackend, case: &Case) -> Result<(
     let expected = image.run(oracle, case).map_err(|error| format!("the oracle fails: {error}"))?;
     let found = image.run(backend, case).map_err(|error| error.to_string())?;
     match (expected, found) {
-        (Outcome::Done(expected), Outcome::Done(found)) => compare::images(case, &image, &expected, &found),
+        (Outcome::Done(expected), Outcome::Done(found)) => compare::images(oracle, case, &image, &expected, &found),
         (Outcome::Failed(_, expected), Outcome::Failed(found, error)) => {
             if error != expected {
                 return Err(format!("`{error}` instead of `{expected}`"));

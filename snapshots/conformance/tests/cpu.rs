@@ -6,9 +6,9 @@ use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, DType, MemoryHandle, MemoryReport, OpDesc, OpKind, PreparedSplit,
     SplitDesc, Support, Ticket, Usage,
 };
+use entensor_conformance::{Gap, Layout, cases, run_case, run_suite};
 use entensor_cpu::{CpuBackend, CpuConfig, Simd};
 use entensor_oracle::OracleBackend;
-use entensor_snapshots::conformance::{Gap, Layout, cases, run_case, run_suite};
 
 fn cpu(threads: usize, simd: Simd) -> CpuBackend {
     CpuBackend::new(CpuConfig { threads: Some(threads), simd, ..CpuConfig::default() }).expect("the CPU is there")

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use entensor_components::{Backend, DType, OPS, OpKind, Sample, SampleOperand, Shape};
 
-use super::{Case, Layout, cases, support};
+use crate::{Case, Layout, cases, support};
 
 /// An op with its operands' dtypes, and one operand in one layout.
 type Combination = (OpKind, Vec<DType>, usize, Layout);
@@ -21,7 +21,7 @@ pub(super) fn missing(backend: &dyn Backend, suite: &[Case]) -> Vec<String> {
     let mut missing = Vec::new();
     let mut reported = HashSet::new();
     for row in OPS.iter().filter(|row| row.computes()) {
-        for sample in (row.samples)().iter().flat_map(probes) {
+        for sample in row.test_samples().iter().flat_map(probes) {
             let operands = sample.operands.len();
             for dtypes in cases::dtype_combinations(row, operands) {
                 for (index, layout) in (0..operands).flat_map(|index| Layout::ALL.map(|layout| (index, layout))) {

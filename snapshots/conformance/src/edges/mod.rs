@@ -2,7 +2,7 @@
 
 use entensor_components::{DType, Op, RopeMode, Shape};
 
-use super::{Case, CaseOperand, Fill, Layout};
+use crate::{Case, CaseOperand, Fill, Layout};
 
 /// Every hand-made case.
 pub(super) fn cases() -> Vec<Case> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use entensor_components::{DType, Op, Shape, TensorDesc};
 
-use super::Layout;
+use crate::Layout;
 
 /// What a case does to its operands beside what their content says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use entensor_components::{
     Backend, BackendError, Content, DType, MemorySlot, NodeDesc, SplitDesc, TensorDesc, TensorRef, Usage,
 };
 
-use super::{Case, Fill};
+use crate::{Case, Fill};
 
 /// What memory holds where nothing was put: NaN as f32 and f16, a NaN scale in blocks, −1 as integer.
 const POISON: u8 = 0xff;

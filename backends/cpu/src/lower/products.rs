@@ -1,0 +1,65 @@
+//! Matrix products.
+
+use entensor_components::{BackendError, DType};
+
+use super::{Builder, Work, nodes::cost};
+use crate::{
+    kernels::{Grid, Kernel, MulMat, Quantize, Tiling},
+    place::Place,
+    simd::{GROUP, group_bytes},
+};
+
+impl Builder {
+    pub(super) fn mul_mat(&mut self, weights: Place, x: Place, out: Place) -> Result<(), BackendError> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let group = [x.shape[2] / weights.shape[2], x.shape[3] / weights.shape[3]];
+        let k = x.shape[0];
+        let x = if weights.dtype.is_block() { self.quantized(x)? } else { self.packed_activations(x)? };
+        let weights = if weights.is_row_packed() {
+            weights
+        } else {
+            let packed = self.work(Work::Weights, DType::F32, weights.shape)?;
+            self.copy_rows(weights, packed);
+            packed
+        };
+        let row_bytes = weights.row_units() * weights.unit_bytes();
+        let tiling = Tiling::new(k, row_bytes, &out);
+        let cost = weights.rows().saturating_mul(row_bytes).max(out.elements().saturating_mul(k) / 2);
+        let kernel = Kernel::MulMat(MulMat { weights, x, out, k, group, tiling });
+        // Elements of one product are written in no set order, and a packed result shares none.
+        self.push(kernel, tiling.chunks(), &[weights, x], Some(&out), cost);
+        Ok(())
+    }
+
+    /// Activations in 8-bit blocks; products in a row over the same activations share them.
+    fn quantized(&mut self, x: Place) -> Result<Place, BackendError> {
+        let [k, n, d2, d3] = x.shape;
+        if k > isize::MAX as usize / 64 {
+            return Err(BackendError::OutOfMemory { size_bytes: u64::MAX });
+        }
+        let groups = n.div_ceil(GROUP) * d2 * d3;
+        let place = self.work(Work::Activations, DType::F32, [group_bytes(k) / 4, groups, 1, 1])?;
+        if self.activations != Some((x, true)) {
+            let grid = Grid::rows(groups, k, k.saturating_mul(GROUP * cost::CONVERT));
+            let kernel = Kernel::Quantize(Quantize { x, out: place, grid });
+            self.push(kernel, grid.chunks(), &[x], Some(&place), x.elements().saturating_mul(cost::CONVERT));
+            self.activations = Some((x, true));
+        }
+        Ok(place)
+    }
+
+    /// Activations as packed f32 rows: themselves, if they are.
+    fn packed_activations(&mut self, x: Place) -> Result<Place, BackendError> {
+        if x.dtype == DType::F32 && x.is_row_packed() {
+            return Ok(x);
+        }
+        let place = self.work(Work::Activations, DType::F32, x.shape)?;
+        if self.activations != Some((x, false)) {
+            self.copy_rows(x, place);
+            self.activations = Some((x, false));
+        }
+        Ok(place)
+    }
+}

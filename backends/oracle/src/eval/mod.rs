@@ -1,0 +1,50 @@
+//! What every op means: one line an op here, the loops in one file a family, on decoded operands in linear order.
+
+mod attention;
+mod elementwise;
+mod indexing;
+mod movement;
+mod products;
+mod reductions;
+
+use entensor_components::{BackendError, NodeDesc, Op, Shape};
+
+use crate::access::{Evaluated, Operand, rows};
+
+/// Evaluates a node. The op table's rules hold for it.
+pub(crate) fn node(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
+    let shape = node.output.desc.shape;
+    Ok(match &node.op {
+        // Refused when the split is prepared.
+        Op::None {} | Op::View { .. } | Op::Reshape { .. } | Op::Permute { .. } | Op::Transpose {} => {
+            Evaluated::Units(Vec::new())
+        }
+        Op::Add {} => elementwise::binary(operands, |a, b| a + b),
+        Op::Mul {} => elementwise::binary(operands, |a, b| a * b),
+        Op::Scale { by } => elementwise::unary(&operands[0], |x| x * f64::from(*by)),
+        Op::Relu {} => elementwise::unary(&operands[0], |x| if x > 0.0 { x } else { 0.0 }),
+        Op::Silu {} => elementwise::unary(&operands[0], elementwise::silu),
+        Op::Softplus {} => elementwise::unary(&operands[0], |x| x.max(0.0) + (-x.abs()).exp().ln_1p()),
+        Op::Swiglu {} => elementwise::swiglu(operands),
+        Op::RmsNorm { eps } => by_row(&operands[0], |row| reductions::rms_norm(row, f64::from(*eps))),
+        Op::SoftMax { scale } => reductions::soft_max(operands, f64::from(*scale)),
+        Op::MulMat {} => products::mul_mat(operands, shape),
+        Op::GetRows {} => indexing::get_rows(node, operands)?,
+        Op::SetRows {} => indexing::set_rows(node, operands)?,
+        Op::Cpy {} | Op::Cont {} => movement::copy(&operands[0], node.output.desc.dtype),
+        Op::Rope { mode, n_dims, base, freq_scale } => {
+            attention::rope(operands, *mode, *n_dims, f64::from(*base), f64::from(*freq_scale))
+        }
+        Op::Repeat { shape } => movement::repeat(&operands[0], *shape),
+        Op::SumRows {} => by_row(&operands[0], |row| vec![row.iter().sum()]),
+    })
+}
+
+fn by_row(x: &Operand<'_>, f: impl Fn(&[f64]) -> Vec<f64>) -> Evaluated {
+    Evaluated::Values(rows(x.desc.shape).flat_map(|at| f(&x.row(at))).collect())
+}
+
+/// The row of a repeated operand that stands at a row of the whole.
+fn repeated(at: [u64; 3], shape: Shape) -> [u64; 3] {
+    std::array::from_fn(|axis| at[axis] % shape.0[axis + 1].max(1))
+}

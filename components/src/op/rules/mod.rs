@@ -1,0 +1,36 @@
+//! Dtype and shape rules: what each op makes of its operands, or why it cannot. One file a family, as in the table.
+
+mod attention;
+mod elementwise;
+mod indexing;
+mod movement;
+mod products;
+mod reductions;
+mod views;
+
+use crate::{
+    op::{Op, OpError, OpResult},
+    shape::TensorDesc,
+};
+pub(super) use attention::*;
+pub(super) use elementwise::*;
+pub(super) use indexing::*;
+pub(super) use movement::*;
+pub(super) use products::*;
+pub(super) use reductions::*;
+pub(super) use views::*;
+
+type Rule = Result<OpResult, OpError>;
+
+fn refuse(op: &Op, rule: &'static str, operands: &[TensorDesc]) -> Rule {
+    Err(op.row().shape_error(rule, operands))
+}
+
+fn repeats(small: u64, large: u64) -> bool {
+    if small == 0 { large == 0 } else { large.is_multiple_of(small) }
+}
+
+/// Leaves have no operands and no rule; their description is given, not derived.
+pub(super) fn leaf(op: &Op, operands: &[TensorDesc]) -> Rule {
+    refuse(op, "a leaf's dtype and shape are declared, not derived", operands)
+}

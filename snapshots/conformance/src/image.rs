@@ -56,12 +56,19 @@ impl Image {
             let rows = i32::try_from(self.operands[0].desc.shape.0[1]).expect("small");
             let mut ids: Vec<i32> = (0..elements).map(|_| noise.integer(rows)).collect();
             spoil_ids(case.fill, rows, &mut ids);
+            let ids: Vec<i64> = ids.into_iter().map(i64::from).collect();
             return self.store(&tensor, |i| ids[i] as f32, Some(&ids));
+        }
+        if content == Content::Data && tensor.desc.dtype == DType::I64 {
+            // Larger than any float holds exactly: whoever moves them must not convert them.
+            let integers: Vec<i64> = (0..elements).map(|_| noise.next().cast_signed()).collect();
+            return self.store(&tensor, |i| integers[i] as f32, Some(&integers));
         }
         let mut values: Vec<f32> = (0..elements)
             .map(|_| match content {
                 Content::Data if case.fill == Fill::Large => noise.float() * 5000.0,
-                Content::Data if tensor.desc.dtype == DType::I32 => noise.integer(2000) as f32,
+                Content::Data if tensor.desc.dtype == DType::I8 => noise.integer(256) as f32 - 128.0,
+                Content::Data if tensor.desc.dtype.is_integer() => noise.integer(2000) as f32,
                 Content::Data | Content::Indices => noise.float(),
                 Content::Positions => noise.integer(3000) as f32,
                 Content::Mask => {
@@ -79,13 +86,14 @@ impl Image {
     }
 
     /// Encodes elements in linear order; integers from a list of their own, where f32 would round.
-    fn store(&mut self, tensor: &TensorRef, value: impl Fn(usize) -> f32, integers: Option<&[i32]>) {
+    fn store(&mut self, tensor: &TensorRef, value: impl Fn(usize) -> f32, integers: Option<&[i64]>) {
         let dtype = tensor.desc.dtype;
         let block = usize::try_from(dtype.block_elements()).expect("small");
         for (unit, range) in unit_ranges(tensor).into_iter().enumerate() {
             let bytes = &mut self.bytes[range];
             match integers {
-                Some(integers) => bytes.copy_from_slice(&integers[unit].to_le_bytes()),
+                // What is left out of a smaller integer is its sign.
+                Some(integers) => bytes.copy_from_slice(&integers[unit].to_le_bytes()[..bytes.len()]),
                 None => {
                     let values: Vec<f32> = (0..block).map(|i| value(unit * block + i)).collect();
                     (dtype.row().quantize)(&values, bytes);

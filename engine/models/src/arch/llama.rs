@@ -216,7 +216,7 @@ impl<W: BorrowMut<World>> Binder<'_, W> {
         if dims.len() == 1 && tensor.dtype != DType::F32 {
             return Err(ModelError::TensorDType { name: name.into(), found: tensor.dtype, expected: "f32" });
         }
-        if tensor.dtype == DType::I32 {
+        if tensor.dtype.is_integer() {
             return Err(ModelError::TensorDType {
                 name: name.into(),
                 found: tensor.dtype,

@@ -30,7 +30,17 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
         | OpKind::Cont
         | OpKind::Rope
         | OpKind::Repeat
-        | OpKind::SumRows => {}
+        | OpKind::SumRows
+        | OpKind::Norm
+        | OpKind::GroupNorm
+        | OpKind::L2Norm
+        | OpKind::DiagMaskInf
+        | OpKind::Argmax
+        | OpKind::Argsort
+        | OpKind::TopK
+        | OpKind::Sum
+        | OpKind::Mean
+        | OpKind::Cumsum => {}
     }
     if !op.operands.iter().chain([&op.output]).all(blocks_are_packed) {
         return Support::no("rows that are not whole blocks in one piece");

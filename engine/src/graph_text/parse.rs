@@ -379,6 +379,7 @@ fn param_form(rust_type: &str) -> &str {
         "Option<Strides>" => "the bytes of four strides, such as [4,256,512,512]",
         "[u32; MAX_DIMS]" => "four axes, such as [0,2,1,3]",
         "RopeMode" => "`normal` or `neox`",
+        "SortOrder" => "`asc` or `desc`",
         "DType" => "a dtype, such as f16",
         other => other,
     }

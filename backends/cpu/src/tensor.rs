@@ -318,6 +318,14 @@ impl RowMut {
         unsafe { self.0.first.add(index * self.0.step).cast::<f32>().write_unaligned(value) };
     }
 
+    /// Writes one element of an i32 row.
+    #[inline(always)]
+    pub(crate) fn set_integer(self, index: usize, value: i32) {
+        assert!(index < self.0.len && self.0.dtype == DType::I32);
+        // SAFETY: the index was just checked, and the element is ours.
+        unsafe { self.0.first.add(index * self.0.step).cast::<i32>().write_unaligned(value.to_le()) };
+    }
+
     /// Copies units (elements or blocks) as bytes, without a look at what they mean. Both rows have one dtype.
     #[inline(always)]
     pub(crate) fn copy_units(self, to: usize, from: &Row, start: usize, units: usize) {

@@ -91,6 +91,44 @@ impl OpParam for RopeMode {
     }
 }
 
+/// In which order elements are sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SortOrder {
+    /// The smallest first.
+    #[default]
+    Ascending,
+    /// The largest first.
+    Descending,
+}
+
+impl OpParam for SortOrder {
+    type Arg = Self;
+    const FORM: &str = "`asc` or `desc`";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(match self {
+            Self::Ascending => "asc".into(),
+            Self::Descending => "desc".into(),
+        })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "asc" => Some(Self::Ascending),
+            "desc" => Some(Self::Descending),
+            _ => None,
+        }
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(*self as u64);
+    }
+}
+
 impl OpParam for f32 {
     type Arg = Self;
     const FORM: &str = "a finite number, such as 0.125";

@@ -163,13 +163,30 @@ fn spoil(fill: Fill, index: usize, dtype: DType, values: &mut [f32]) {
         (Fill::Infinity, 0) if !dtype.is_block() => one(f32::INFINITY),
         (Fill::Nan, 1) => one(f32::NAN),
         (Fill::Infinity, 1) if dtype == DType::F32 => one(f32::INFINITY),
-        (Fill::AllMasked, 0) | (Fill::MaskedByMask, 1) => values.fill(f32::NEG_INFINITY),
+        (Fill::NanSink, 2) => one(f32::NAN),
+        (Fill::InfiniteSink, 2) => one(f32::INFINITY),
+        (Fill::Specials, 0) => values.iter_mut().for_each(|v| *v = special(*v)),
+        (Fill::Nans, 0) => values.fill(f32::NAN),
+        (Fill::Equal, 0) => values.fill(0.1),
+        (Fill::Huge, 0) => values.iter_mut().for_each(|v| *v *= 1.6e38),
+        (Fill::Tiny, 0) => values.iter_mut().for_each(|v| *v *= 1e-39),
+        (Fill::Offset, 0) => values.iter_mut().for_each(|v| *v += 30_000.0),
+        (Fill::AllMasked | Fill::MaskedSinks, 0) | (Fill::MaskedByMask, 1) | (Fill::MaskedSinks, 2) => {
+            values.fill(f32::NEG_INFINITY)
+        }
         (Fill::MaskedNan, 0) => {
             values.fill(f32::NEG_INFINITY);
             values[middle] = f32::NAN;
         }
         _ => {}
     }
+}
+
+/// One of a few numbers that sort in a way of their own, by a number between -2 and 2.
+fn special(v: f32) -> f32 {
+    const SPECIALS: [f32; 8] = [-1.0, -0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    // Steps of 1/256, all of them whole numbers.
+    SPECIALS[(v.abs() * 256.0) as usize % SPECIALS.len()]
 }
 
 /// Numbers that look random and are the same in every run.

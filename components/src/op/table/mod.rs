@@ -29,7 +29,7 @@ mod declare;
 use crate::{
     dtype::{DType, DTypeSet},
     op::{
-        OpParam, ParamError, RopeMode,
+        OpParam, ParamError, RopeMode, SortOrder,
         row::{BatchRule, Content, OpRow, OperandRow, Tolerance},
         rules, samples,
     },

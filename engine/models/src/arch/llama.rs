@@ -391,7 +391,7 @@ impl Llama {
         let scores = g.mul_mat(keys, query)?;
         #[expect(clippy::cast_precision_loss, reason = "head sizes are small integers")]
         let scale = 1.0 / (dim as f32).sqrt();
-        let weights = g.soft_max(scores, Some(inputs.mask), scale)?;
+        let weights = g.soft_max(scores, Some(inputs.mask), None, scale, 0.0)?;
         let mixed = g.mul_mat(values, weights)?;
         let mixed = g.permute(mixed, [0, 2, 1, 3])?;
         let mixed = g.cont(mixed)?;

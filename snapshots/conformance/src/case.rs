@@ -4,7 +4,7 @@ use std::fmt;
 
 use entensor_components::{DType, Op, Shape, TensorDesc};
 
-use crate::Layout;
+use crate::{CaseParseError, Layout};
 
 /// What a case does to its operands beside what their content says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +50,28 @@ pub enum Fill {
     InfiniteSink,
 }
 
+impl Fill {
+    /// Every fill: what a case's line can name.
+    pub const ALL: &[Self] = &[
+        Self::Plain,
+        Self::Nan,
+        Self::Infinity,
+        Self::AllMasked,
+        Self::MaskedByMask,
+        Self::MaskedNan,
+        Self::Large,
+        Self::IdTooLarge,
+        Self::IdNegative,
+        Self::IdsEqual,
+    ];
+
+    /// The fill that prints like this.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|fill| format!("{fill:?}") == name)
+    }
+}
+
 /// One operand of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaseOperand {
@@ -90,10 +112,46 @@ impl Case {
     /// Whether the op's rules allow it.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let operands: Vec<TensorDesc> = self.operands.iter().map(|o| o.desc).collect();
+        self.check().is_ok()
+    }
+
+    /// What is wrong with it, if anything is.
+    pub(super) fn check(&self) -> Result<(), CaseParseError> {
+        let row = self.op.row();
+        let result = self.op.result(&self.descs())?;
         // What is written must not repeat itself.
-        let target = self.op.row().writes.map(|written| self.operands[written].layout);
-        target != Some(Layout::Broadcast) && self.op.result(&operands).is_ok()
+        if let Some(written) = row.writes
+            && self.operands[written].layout == Layout::Broadcast
+        {
+            return Err(CaseParseError::WritesBroadcast { operand: row.operands[written].name });
+        }
+        match self.in_place {
+            Some(index)
+                if !row.overwrites.contains(&index)
+                    || self.operands.get(index).is_none_or(|operand| operand.desc != result.desc) =>
+            {
+                Err(CaseParseError::InPlace { text: index.to_string() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The operands' descriptions.
+    #[must_use]
+    pub fn descs(&self) -> Vec<TensorDesc> {
+        self.operands.iter().map(|o| o.desc).collect()
+    }
+
+    /// What tells cases apart: two with the same key are the same to every backend.
+    pub(super) fn key(&self) -> Vec<u64> {
+        let mut key = vec![self.fill as u64, self.in_place.map_or(0, |index| index as u64 + 1)];
+        self.op.key(&mut key);
+        for operand in &self.operands {
+            key.push(operand.desc.dtype as u64);
+            key.extend(operand.desc.shape.0);
+            key.extend(operand.desc.strides.0);
+        }
+        key
     }
 
     /// The result.
@@ -102,8 +160,7 @@ impl Case {
     /// Panics unless the case is valid.
     #[must_use]
     pub fn output(&self) -> TensorDesc {
-        let operands: Vec<TensorDesc> = self.operands.iter().map(|o| o.desc).collect();
-        self.op.result(&operands).expect("cases of the suite are valid").desc
+        self.op.result(&self.descs()).expect("cases of the suite are valid").desc
     }
 }
 

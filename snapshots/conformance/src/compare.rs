@@ -10,12 +10,12 @@ use crate::{
 };
 
 /// Compares memory after a run: the result within its tolerance, everything else byte for byte.
-pub(super) fn images(
-    oracle: &OracleBackend,
+pub(super) fn images<'a>(
     case: &Case,
     image: &Image,
     expected: &[u8],
     found: &[u8],
+    bounds: impl FnOnce() -> &'a [f64],
 ) -> Result<(), String> {
     let ranges = unit_ranges(&image.output);
     let mut untouched = vec![true; image.bytes.len()];
@@ -25,9 +25,13 @@ pub(super) fn images(
     if let Some(at) = (0..untouched.len()).find(|&at| untouched[at] && found[at] != image.bytes[at]) {
         return Err(format!("byte {at} was written, outside the result at {}", image.output.offset_bytes));
     }
-    let bounds = bounds(oracle, case, image, expected);
     let dtype = image.output.desc.dtype;
     let exact = case.op.row().tolerance == Tolerance::Exact;
+    // Equal bytes need no bounds, and working them out runs the oracle again.
+    if ranges.iter().all(|range| expected[range.clone()] == found[range.clone()]) {
+        return Ok(());
+    }
+    let bounds = bounds();
     for (unit, range) in ranges.iter().enumerate() {
         let (expected, found) = (&expected[range.clone()], &found[range.clone()]);
         if expected == found {
@@ -93,7 +97,7 @@ fn unit_of(dtype: DType, magnitude: f64) -> f64 {
 }
 
 /// How far each element of the result may be off.
-fn bounds(oracle: &OracleBackend, case: &Case, image: &Image, expected: &[u8]) -> Vec<f64> {
+pub(super) fn bounds(oracle: &OracleBackend, case: &Case, image: &Image, expected: &[u8]) -> Vec<f64> {
     let dtype = image.output.desc.dtype;
     let results = values(&image.output, expected);
     let width = usize::try_from(image.output.desc.shape.0[0]).expect("small").max(1);

@@ -9,7 +9,7 @@ use entensor_components::{
 use crate::{Case, Fill};
 
 /// What memory holds where nothing was put: NaN as f32 and f16, a NaN scale in blocks, −1 as integer.
-const POISON: u8 = 0xff;
+pub(super) const POISON: u8 = 0xff;
 
 /// Bytes of poison around each tensor, at least.
 const GUARD_BYTES: u64 = 64;
@@ -30,6 +30,20 @@ pub(super) enum Outcome {
 impl Image {
     /// Lays out and fills a case.
     pub(super) fn new(case: &Case) -> Self {
+        Self::padded(case, POISON)
+    }
+
+    /// As [`Self::new`], with `padding` where nothing is put.
+    pub(super) fn padded(case: &Case, padding: u8) -> Self {
+        let mut image = Self::empty(case, padding);
+        for index in 0..case.operands.len() {
+            image.fill(case, index);
+        }
+        image
+    }
+
+    /// Lays out a case and puts nothing anywhere.
+    pub(super) fn empty(case: &Case, padding: u8) -> Self {
         let mut end = 0;
         let mut place = |desc: TensorDesc| {
             let offset_bytes = (end + GUARD_BYTES).next_multiple_of(64);
@@ -40,11 +54,7 @@ impl Image {
         let taken_over = case.in_place.or(case.op.row().writes);
         let output = taken_over.map_or_else(|| place(case.output()), |index| operands[index]);
         let size = usize::try_from(end + GUARD_BYTES).expect("cases are small");
-        let mut image = Self { bytes: vec![POISON; size], operands, output };
-        for index in 0..case.operands.len() {
-            image.fill(case, index);
-        }
-        image
+        Self { bytes: vec![padding; size], operands, output }
     }
 
     fn fill(&mut self, case: &Case, index: usize) {
@@ -102,18 +112,16 @@ impl Image {
         }
     }
 
+    /// The case as the only node of a split.
+    pub(super) fn split(&self, case: &Case) -> SplitDesc {
+        let (op, operands) = (case.op.clone(), self.operands.clone());
+        let node = NodeDesc { name: Arc::from("case"), op, output: self.output, operands };
+        SplitDesc { nodes: vec![node], memory_slots: 1 }
+    }
+
     /// Runs the case on a backend, on a buffer of its own.
     pub(super) fn run(&self, backend: &dyn Backend, case: &Case) -> Result<Outcome, BackendError> {
-        let split = SplitDesc {
-            nodes: vec![NodeDesc {
-                name: Arc::from("case"),
-                op: case.op.clone(),
-                output: self.output,
-                operands: self.operands.clone(),
-            }],
-            memory_slots: 1,
-        };
-        let prepared = backend.prepare(split)?;
+        let prepared = backend.prepare(self.split(case))?;
         let key = backend.create_buffer(self.bytes.len() as u64, Usage::Compute)?;
         let memory = backend.memory(key)?;
         backend.write(&memory, 0, &self.bytes)?;

@@ -8,29 +8,13 @@ fn blocks_are_packed(desc: &TensorDesc) -> bool {
     !desc.dtype.is_block() || desc.dtype.row_bytes(desc.shape.0[0]).is_some() && (desc.is_row_packed() || one_block)
 }
 
-/// Whether the backend can run an op.
+/// Whether the backend can run an op. Lowering answers for every op of the table, so only layouts are refused here.
 pub(crate) fn support(op: &OpDesc<'_>) -> Support {
-    match op.op.kind() {
-        OpKind::None | OpKind::View | OpKind::Reshape | OpKind::Permute | OpKind::Transpose => {
-            return Support::no("leaves and view ops launch nothing");
-        }
-        OpKind::MulMat if !op.output.is_packed() => return Support::no("a result that is not packed"),
-        OpKind::Add
-        | OpKind::Mul
-        | OpKind::Scale
-        | OpKind::Relu
-        | OpKind::Silu
-        | OpKind::Swiglu
-        | OpKind::RmsNorm
-        | OpKind::SoftMax
-        | OpKind::MulMat
-        | OpKind::GetRows
-        | OpKind::SetRows
-        | OpKind::Cpy
-        | OpKind::Cont
-        | OpKind::Rope
-        | OpKind::Repeat
-        | OpKind::SumRows => {}
+    if !op.op.row().computes() {
+        return Support::no("leaves and view ops launch nothing");
+    }
+    if matches!(op.op.kind(), OpKind::MulMat) && !op.output.is_packed() {
+        return Support::no("a result that is not packed");
     }
     if !op.operands.iter().chain([&op.output]).all(blocks_are_packed) {
         return Support::no("rows that are not whole blocks in one piece");

@@ -9,6 +9,8 @@ use crate::{
 pub trait OpParam {
     /// What a constructor takes for it.
     type Arg;
+    /// The text form in words, for messages: "a number, such as 0.5".
+    const FORM: &'static str;
     /// The parameter from what a constructor was given.
     fn from_arg(arg: Self::Arg) -> Self
     where
@@ -63,6 +65,7 @@ pub enum RopeMode {
 
 impl OpParam for RopeMode {
     type Arg = Self;
+    const FORM: &str = "`normal` or `neox`";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -88,8 +91,47 @@ impl OpParam for RopeMode {
     }
 }
 
+/// In which order elements are sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SortOrder {
+    /// The smallest first.
+    #[default]
+    Ascending,
+    /// The largest first.
+    Descending,
+}
+
+impl OpParam for SortOrder {
+    type Arg = Self;
+    const FORM: &str = "`asc` or `desc`";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(match self {
+            Self::Ascending => "asc".into(),
+            Self::Descending => "desc".into(),
+        })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "asc" => Some(Self::Ascending),
+            "desc" => Some(Self::Descending),
+            _ => None,
+        }
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(*self as u64);
+    }
+}
+
 impl OpParam for f32 {
     type Arg = Self;
+    const FORM: &str = "a finite number, such as 0.125";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -110,6 +152,7 @@ impl OpParam for f32 {
 
 impl OpParam for u64 {
     type Arg = Self;
+    const FORM: &str = "a whole number, such as 128 or 4K";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -130,6 +173,7 @@ impl OpParam for u64 {
 
 impl OpParam for u32 {
     type Arg = Self;
+    const FORM: &str = "a whole number, such as 128 or 4K";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -150,6 +194,7 @@ impl OpParam for u32 {
 
 impl OpParam for DType {
     type Arg = Self;
+    const FORM: &str = "a dtype, such as f16";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -170,6 +215,7 @@ impl OpParam for DType {
 
 impl OpParam for [u32; MAX_DIMS] {
     type Arg = Self;
+    const FORM: &str = "four numbers, such as [0,2,1,3]";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -192,6 +238,7 @@ impl OpParam for [u32; MAX_DIMS] {
 
 impl OpParam for Shape {
     type Arg = [u64; MAX_DIMS];
+    const FORM: &str = "one to four numbers, such as [64,2]";
 
     fn from_arg(arg: Self::Arg) -> Self {
         Self(arg)
@@ -213,6 +260,7 @@ impl OpParam for Shape {
 
 impl OpParam for Option<Strides> {
     type Arg = Option<[u64; MAX_DIMS]>;
+    const FORM: &str = "the bytes of four strides, such as [4,256,512,512]";
 
     fn from_arg(arg: Self::Arg) -> Self {
         arg.map(Strides)

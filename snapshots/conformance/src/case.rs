@@ -30,6 +30,24 @@ pub enum Fill {
     IdNegative,
     /// All ids are the same.
     IdsEqual,
+    /// The first operand is zeros of both signs, ones, infinities and NaN: everything that sorts in a way of its own.
+    Specials,
+    /// The first operand is all NaN.
+    Nans,
+    /// All elements of the first operand are equal.
+    Equal,
+    /// The first operand comes near the largest f32: squares overflow.
+    Huge,
+    /// The first operand is subnormal: squares vanish.
+    Tiny,
+    /// The first operand is small differences to a large number.
+    Offset,
+    /// Every element of operands 0 and 2 (sinks) is minus infinity.
+    MaskedSinks,
+    /// One NaN in operand 2 (sinks).
+    NanSink,
+    /// One infinity in operand 2 (sinks).
+    InfiniteSink,
 }
 
 impl Fill {

@@ -64,8 +64,12 @@ fn expected_len(dtype: DType) -> usize {
 }
 
 fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    // As f32, neighbours of large integers would be the same.
     if dtype == DType::I32 {
         return bytes.as_chunks::<4>().0.iter().map(|b| f64::from(i32::from_le_bytes(*b))).collect();
+    }
+    if dtype == DType::I64 {
+        return bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b) as f64).collect();
     }
     let mut values = vec![0.0; expected_len(dtype)];
     (dtype.row().dequantize)(bytes, &mut values);
@@ -87,6 +91,7 @@ fn may_lose_infinities(case: &Case) -> bool {
 fn unit_of(dtype: DType, magnitude: f64) -> f64 {
     match dtype {
         DType::F16 => magnitude * 2.0_f64.powi(-10) + 2.0_f64.powi(-24),
+        DType::Bf16 => magnitude * 2.0_f64.powi(-7) + 2.0_f64.powi(-133),
         _ => magnitude * 2.0_f64.powi(-23) + 2.0_f64.powi(-149),
     }
 }

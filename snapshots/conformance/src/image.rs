@@ -66,12 +66,19 @@ impl Image {
             let rows = i32::try_from(self.operands[0].desc.shape.0[1]).expect("small");
             let mut ids: Vec<i32> = (0..elements).map(|_| noise.integer(rows)).collect();
             spoil_ids(case.fill, rows, &mut ids);
+            let ids: Vec<i64> = ids.into_iter().map(i64::from).collect();
             return self.store(&tensor, |i| ids[i] as f32, Some(&ids));
+        }
+        if content == Content::Data && tensor.desc.dtype == DType::I64 {
+            // Larger than any float holds exactly: whoever moves them must not convert them.
+            let integers: Vec<i64> = (0..elements).map(|_| noise.next().cast_signed()).collect();
+            return self.store(&tensor, |i| integers[i] as f32, Some(&integers));
         }
         let mut values: Vec<f32> = (0..elements)
             .map(|_| match content {
                 Content::Data if case.fill == Fill::Large => noise.float() * 5000.0,
-                Content::Data if tensor.desc.dtype == DType::I32 => noise.integer(2000) as f32,
+                Content::Data if tensor.desc.dtype == DType::I8 => noise.integer(256) as f32 - 128.0,
+                Content::Data if tensor.desc.dtype.is_integer() => noise.integer(2000) as f32,
                 Content::Data | Content::Indices => noise.float(),
                 Content::Positions => noise.integer(3000) as f32,
                 Content::Mask => {
@@ -89,13 +96,14 @@ impl Image {
     }
 
     /// Encodes elements in linear order; integers from a list of their own, where f32 would round.
-    fn store(&mut self, tensor: &TensorRef, value: impl Fn(usize) -> f32, integers: Option<&[i32]>) {
+    fn store(&mut self, tensor: &TensorRef, value: impl Fn(usize) -> f32, integers: Option<&[i64]>) {
         let dtype = tensor.desc.dtype;
         let block = usize::try_from(dtype.block_elements()).expect("small");
         for (unit, range) in unit_ranges(tensor).into_iter().enumerate() {
             let bytes = &mut self.bytes[range];
             match integers {
-                Some(integers) => bytes.copy_from_slice(&integers[unit].to_le_bytes()),
+                // What is left out of a smaller integer is its sign.
+                Some(integers) => bytes.copy_from_slice(&integers[unit].to_le_bytes()[..bytes.len()]),
                 None => {
                     let values: Vec<f32> = (0..block).map(|i| value(unit * block + i)).collect();
                     (dtype.row().quantize)(&values, bytes);
@@ -163,13 +171,30 @@ fn spoil(fill: Fill, index: usize, dtype: DType, values: &mut [f32]) {
         (Fill::Infinity, 0) if !dtype.is_block() => one(f32::INFINITY),
         (Fill::Nan, 1) => one(f32::NAN),
         (Fill::Infinity, 1) if dtype == DType::F32 => one(f32::INFINITY),
-        (Fill::AllMasked, 0) | (Fill::MaskedByMask, 1) => values.fill(f32::NEG_INFINITY),
+        (Fill::NanSink, 2) => one(f32::NAN),
+        (Fill::InfiniteSink, 2) => one(f32::INFINITY),
+        (Fill::Specials, 0) => values.iter_mut().for_each(|v| *v = special(*v)),
+        (Fill::Nans, 0) => values.fill(f32::NAN),
+        (Fill::Equal, 0) => values.fill(0.1),
+        (Fill::Huge, 0) => values.iter_mut().for_each(|v| *v *= 1.6e38),
+        (Fill::Tiny, 0) => values.iter_mut().for_each(|v| *v *= 1e-39),
+        (Fill::Offset, 0) => values.iter_mut().for_each(|v| *v += 30_000.0),
+        (Fill::AllMasked | Fill::MaskedSinks, 0) | (Fill::MaskedByMask, 1) | (Fill::MaskedSinks, 2) => {
+            values.fill(f32::NEG_INFINITY)
+        }
         (Fill::MaskedNan, 0) => {
             values.fill(f32::NEG_INFINITY);
             values[middle] = f32::NAN;
         }
         _ => {}
     }
+}
+
+/// One of a few numbers that sort in a way of their own, by a number between -2 and 2.
+fn special(v: f32) -> f32 {
+    const SPECIALS: [f32; 8] = [-1.0, -0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    // Steps of 1/256, all of them whole numbers.
+    SPECIALS[(v.abs() * 256.0) as usize % SPECIALS.len()]
 }
 
 /// Numbers that look random and are the same in every run.

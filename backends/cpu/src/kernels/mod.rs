@@ -8,14 +8,20 @@ mod elementwise;
 mod ids;
 mod matmul;
 mod norm;
+mod order;
 mod rope;
+mod soft_max;
+mod sums;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
-pub(crate) use elementwise::{Binary, BinaryOp, Unary, UnaryOp};
+pub(crate) use elementwise::{Binary, Map, Unary, Zip};
 pub(crate) use ids::{BadId, CheckIds, GetRows, SetRows};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
-pub(crate) use norm::{RmsNorm, SoftMax, SumRows};
+pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};
+pub(crate) use order::{Argmax, Argsort, KEY_WIDTH, TopK, top_k_candidates};
 pub(crate) use rope::{Rope, RopeTable};
+pub(crate) use soft_max::{DiagMask, SoftMax};
+pub(crate) use sums::{Cumsum, PARTIAL_WIDTH, SumPartials, SumPieces, SumRows};
 
 use crate::{
     simd::{AnyLevel, Level},
@@ -29,8 +35,17 @@ pub(crate) enum Kernel {
     Unary(Unary),
     Binary(Binary),
     RmsNorm(RmsNorm),
+    Norm(Norm),
+    GroupNorm(GroupNorm),
     SoftMax(SoftMax),
+    DiagMask(DiagMask),
+    Argmax(Argmax),
+    Argsort(Argsort),
+    TopK(TopK),
     SumRows(SumRows),
+    SumPieces(SumPieces),
+    SumPartials(SumPartials),
+    Cumsum(Cumsum),
     Quantize(Quantize),
     MulMat(MulMat),
     GetRows(GetRows),
@@ -58,8 +73,17 @@ impl Kernel {
             Self::Unary(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Binary(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::RmsNorm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Norm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::GroupNorm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::SoftMax(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::DiagMask(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Argmax(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Argsort(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::TopK(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::SumRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::SumPieces(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::SumPartials(kernel) => kernel.run(bases),
+            Self::Cumsum(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Quantize(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::MulMat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::GetRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
@@ -116,6 +140,11 @@ impl Grid {
     /// Everything in one chunk, in linear order.
     pub(crate) fn serial(self) -> Self {
         Self { rows_per_chunk: self.rows.max(1), piece: usize::MAX, ..self }
+    }
+
+    /// Whole rows in at most so many chunks.
+    pub(crate) fn at_most(self, chunks: usize) -> Self {
+        Self { rows_per_chunk: self.rows_per_chunk.max(self.rows.div_ceil(chunks)), ..self }
     }
 
     pub(crate) fn chunks(&self) -> usize {

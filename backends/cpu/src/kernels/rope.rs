@@ -29,7 +29,7 @@ impl RopeTable {
         let factors = self.factors.as_ref().map(|place| bases.tensor(place).row([0; 3]));
         let pairs = self.frequencies.len();
         for piece in self.grid.chunk(chunk) {
-            let position = f64::from(positions.integer([piece.row, 0, 0, 0]));
+            let position = positions.integer([piece.row, 0, 0, 0]) as f64;
             // SAFETY: the row belongs to this chunk.
             let row = unsafe { table.row_mut([piece.row, 0, 0]) };
             for (pair, frequency) in self.frequencies.iter().enumerate() {

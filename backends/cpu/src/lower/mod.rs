@@ -56,6 +56,8 @@ pub(crate) enum Work {
     Weights,
     /// Sines and cosines.
     Angles,
+    /// Keys that are sorted, and sums of parts.
+    Scratch,
     /// The n-th operand, where it shares bytes with the result in a way that kernels cannot follow.
     Operand(usize),
 }
@@ -66,7 +68,8 @@ impl Work {
             Self::Activations => 0,
             Self::Weights => 1,
             Self::Angles => 2,
-            Self::Operand(operand) => 3 + operand,
+            Self::Scratch => 3,
+            Self::Operand(operand) => 4 + operand,
         }
     }
 }
@@ -170,13 +173,17 @@ impl Builder {
 
     /// Appends a step. `cost` is for the whole step, in bytes moved or as much arithmetic.
     fn push(&mut self, kernel: Kernel, chunks: usize, reads: &[Place], write: Option<&Place>, cost: usize) {
+        self.push_writing(kernel, chunks, reads, write.map_or(&[], std::slice::from_ref), cost);
+    }
+
+    /// As [`Self::push`], for steps that write work memory beside their result.
+    fn push_writing(&mut self, kernel: Kernel, chunks: usize, reads: &[Place], writes: &[Place], cost: usize) {
         if chunks == 0 {
             return;
         }
-        let write = write.map(Place::region);
-        let after = self.hazards.note(reads.iter().map(Place::region), write);
-        if let Some(write) = write {
-            self.forget(&write);
+        let after = self.hazards.note(reads.iter().map(Place::region), writes.iter().map(Place::region));
+        for write in writes {
+            self.forget(&write.region());
         }
         self.program.steps.push(Step { kernel, chunks, after, node: self.node });
         self.program.cost = self.program.cost.saturating_add(cost);

@@ -13,7 +13,7 @@ pub(super) fn rope(operands: &[Operand<'_>], mode: RopeMode, n_dims: u32, base: 
     let mut out = Vec::new();
     for at in rows(x.desc.shape) {
         let mut row = x.row(at);
-        let position = f64::from(positions[index(at[1])]);
+        let position = positions[index(at[1])] as f64;
         for i in 0..rotated / 2 {
             let factor = factors.as_ref().map_or(1.0, |f| f[i]);
             let angle = position * freq_scale * base.powf(-2.0 * i as f64 / rotated as f64) / factor;

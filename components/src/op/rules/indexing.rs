@@ -18,7 +18,7 @@ pub(crate) fn get_rows(op: &Op, operands: &[TensorDesc]) -> Rule {
             operands,
         );
     }
-    let dtype = if table.dtype == DType::I32 { DType::I32 } else { DType::F32 };
+    let dtype = if table.dtype.is_integer() { table.dtype } else { DType::F32 };
     packed(op, dtype, Shape([t[0], i[0], i[1], i[2]]))
 }
 

@@ -1,5 +1,7 @@
 //! Hand-made cases: what went wrong elsewhere, and sizes at which backends change their ways.
 
+mod reductions;
+
 use entensor_components::{DType, Op, RopeMode, Shape};
 
 use crate::{Case, CaseOperand, Fill, Layout};
@@ -12,6 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
     rope(&mut cases);
     row_lengths(&mut cases);
     large(&mut cases);
+    reductions::cases(&mut cases);
     cases
 }
 
@@ -30,7 +33,7 @@ fn numbers(cases: &mut Vec<Case>) {
     let half = packed(DType::F16, [37, 3, 2, 1]);
     for fill in [Nan, Infinity, AllMasked, MaskedNan, Large] {
         for scale in [1.0, 0.125] {
-            let op = Op::SoftMax { scale };
+            let op = Op::SoftMax { scale, max_bias: 0.0 };
             cases.push(Case { fill, ..Case::new(op.clone(), vec![x]) });
             cases.push(Case { fill, in_place: Some(0), ..Case::new(op.clone(), vec![x]) });
             let mask = packed(DType::F16, [37, 3, 1, 1]);
@@ -39,7 +42,7 @@ fn numbers(cases: &mut Vec<Case>) {
     }
     for mask in [DType::F32, DType::F16] {
         let operands = vec![x, packed(mask, [37, 4, 1, 1])];
-        cases.push(Case { fill: MaskedByMask, ..Case::new(Op::SoftMax { scale: 1.0 }, operands) });
+        cases.push(Case { fill: MaskedByMask, ..Case::new(Op::SoftMax { scale: 1.0, max_bias: 0.0 }, operands) });
     }
     for fill in [Nan, Infinity] {
         for x in [x, half] {
@@ -123,7 +126,7 @@ fn row_lengths(cases: &mut Vec<Case>) {
                 cases.push(Case::new(Op::MulMat {}, vec![x, operand(DType::F32, [width, 5, 1, 1], layout)]));
             }
             let x = operand(DType::F32, [width, 3, 1, 1], layout);
-            for op in [Op::SoftMax { scale: 0.5 }, Op::RmsNorm { eps: 1e-6 }, Op::SumRows {}] {
+            for op in [Op::SoftMax { scale: 0.5, max_bias: 0.0 }, Op::RmsNorm { eps: 1e-6 }, Op::SumRows {}] {
                 cases.push(Case::new(op, vec![x]));
             }
         }
@@ -141,7 +144,9 @@ fn row_lengths(cases: &mut Vec<Case>) {
 /// Sizes at which backends start to share work between threads.
 fn large(cases: &mut Vec<Case>) {
     let x = packed(DType::F32, [1000, 90, 1, 1]);
-    for op in [Op::Silu {}, Op::SoftMax { scale: 1.0 }, Op::RmsNorm { eps: 1e-5 }, Op::SumRows {}, Op::Cont {}] {
+    for op in
+        [Op::Silu {}, Op::SoftMax { scale: 1.0, max_bias: 0.0 }, Op::RmsNorm { eps: 1e-5 }, Op::SumRows {}, Op::Cont {}]
+    {
         cases.push(Case::new(op, vec![x]));
     }
     cases.push(Case::new(Op::Cont {}, vec![operand(DType::F16, [300, 20, 17, 1], Layout::Transposed)]));

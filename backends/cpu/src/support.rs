@@ -14,7 +14,16 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
         OpKind::None | OpKind::View | OpKind::Reshape | OpKind::Permute | OpKind::Transpose => {
             return Support::no("leaves and view ops launch nothing");
         }
-        OpKind::MulMat if !op.output.is_packed() => return Support::no("a result that is not packed"),
+        OpKind::MulMat
+        | OpKind::Im2col
+        | OpKind::Conv1d
+        | OpKind::Conv2d
+        | OpKind::ConvTranspose1d
+        | OpKind::ConvTranspose2d
+            if !op.output.is_packed() =>
+        {
+            return Support::no("a result that is not packed");
+        }
         OpKind::Add
         | OpKind::Mul
         | OpKind::Scale
@@ -30,7 +39,15 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
         | OpKind::Cont
         | OpKind::Rope
         | OpKind::Repeat
-        | OpKind::SumRows => {}
+        | OpKind::SumRows
+        | OpKind::Im2col
+        | OpKind::Conv1d
+        | OpKind::Conv2d
+        | OpKind::Conv2dDw
+        | OpKind::ConvTranspose1d
+        | OpKind::ConvTranspose2d
+        | OpKind::Pool1d
+        | OpKind::Pool2d => {}
     }
     if !op.operands.iter().chain([&op.output]).all(blocks_are_packed) {
         return Support::no("rows that are not whole blocks in one piece");

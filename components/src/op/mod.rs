@@ -8,7 +8,7 @@ mod samples;
 #[macro_use]
 mod table;
 
-pub use params::{OpParam, ParamError, RopeMode, parse_size};
+pub use params::{OpParam, ParamError, PoolOp, RopeMode, parse_size};
 pub use row::{BatchRule, Content, OpResult, OpRow, OperandRow, Tolerance, ViewOf};
 pub use samples::{Sample, SampleOperand};
 pub use table::{OPS, Op, OpKind, ParamValue};

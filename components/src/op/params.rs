@@ -88,6 +88,63 @@ impl OpParam for RopeMode {
     }
 }
 
+/// What a pool takes of a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PoolOp {
+    /// The largest element.
+    #[default]
+    Max,
+    /// The mean.
+    Avg,
+}
+
+impl OpParam for PoolOp {
+    type Arg = Self;
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(match self {
+            Self::Max => "max".into(),
+            Self::Avg => "avg".into(),
+        })
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "max" => Some(Self::Max),
+            "avg" => Some(Self::Avg),
+            _ => None,
+        }
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(*self as u64);
+    }
+}
+
+impl OpParam for bool {
+    type Arg = Self;
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(u64::from(*self));
+    }
+}
+
 impl OpParam for f32 {
     type Arg = Self;
 

@@ -9,6 +9,7 @@ mod ids;
 mod matmul;
 mod norm;
 mod rope;
+mod spatial;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, BinaryOp, Unary, UnaryOp};
@@ -16,6 +17,7 @@ pub(crate) use ids::{BadId, CheckIds, GetRows, SetRows};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
 pub(crate) use norm::{RmsNorm, SoftMax, SumRows};
 pub(crate) use rope::{Rope, RopeTable};
+pub(crate) use spatial::{Axis, Conv, Depthwise, Im2col, LINES, NARROW, PackKernel, Pool, WIDE};
 
 use crate::{
     simd::{AnyLevel, Level},
@@ -40,6 +42,11 @@ pub(crate) enum Kernel {
     Repeat(Repeat),
     RopeTable(RopeTable),
     Rope(Rope),
+    PackKernel(PackKernel),
+    Conv(Conv),
+    Depthwise(Depthwise),
+    Im2col(Im2col),
+    Pool(Pool),
 }
 
 impl Kernel {
@@ -69,6 +76,11 @@ impl Kernel {
             Self::Repeat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::RopeTable(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Rope(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::PackKernel(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Conv(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Depthwise(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Im2col(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Pool(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
         }
         Ok(())
     }

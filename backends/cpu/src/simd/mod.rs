@@ -79,6 +79,9 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// Runs `f` compiled for this level, as far as it is inlined.
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
 
+    /// `a · b + c`, rounded once where the level has an instruction for it.
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32;
+
     /// Decodes little-endian f16.
     fn decode_f16(self, bytes: &[u8], out: &mut [f32]);
 

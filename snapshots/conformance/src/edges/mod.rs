@@ -1,5 +1,7 @@
 //! Hand-made cases: what went wrong elsewhere, and sizes at which backends change their ways.
 
+mod spatial;
+
 use entensor_components::{DType, Op, RopeMode, Shape};
 
 use crate::{Case, CaseOperand, Fill, Layout};
@@ -12,6 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
     rope(&mut cases);
     row_lengths(&mut cases);
     large(&mut cases);
+    spatial::cases(&mut cases);
     cases
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use entensor_components::{DType, MAX_DIMS, OPS, Op, OpKind, RopeMode, Shape, SortOrder, TensorDesc};
+use entensor_components::{DType, MAX_DIMS, OPS, Op, OpKind, PoolOp, RopeMode, Shape, SortOrder, TensorDesc};
 
 /// What a case may hold.
 #[derive(Clone, Copy, Debug)]
@@ -253,6 +253,8 @@ impl Generator {
                 Op::Permute { axes: *random.pick(axes) }
             }
             Op::Repeat { .. } => Op::Repeat { shape: Shape([dims[0], dims[1] * 2, dims[2], dims[3]]) },
+            Op::Pool1d { .. } => Op::Pool1d { op: *random.pick(&[PoolOp::Max, PoolOp::Avg]), k0: 2, s0: 2, p0: 0 },
+            Op::Conv1d { .. } => Op::Conv1d { s0: 1 + u32::from(random.percent(50)), p0: 1, d0: 1 },
             op => op,
         }
     }

@@ -128,6 +128,16 @@ impl Row {
         self.len
     }
 
+    /// Every `step`th element from `start` on, for plain dtypes.
+    #[inline(always)]
+    pub(crate) fn every(&self, start: usize, step: usize) -> Self {
+        assert!(start < self.len && step > 0 && !self.dtype.is_block());
+        let len = (self.len - start).div_ceil(step);
+        // Of one element the step is never taken, and it might overflow.
+        let step = if len > 1 { self.step * step } else { self.dtype.block_bytes() as usize };
+        Self { first: self.first.wrapping_add(start * self.step), step, len, dtype: self.dtype }
+    }
+
     /// Decodes elements from `start`; for block dtypes, whole blocks.
     #[inline(always)]
     pub(crate) fn load<L: Level>(&self, level: L, start: usize, out: &mut [f32]) {

@@ -53,82 +53,6 @@ pub enum ParamError {
     },
 }
 
-/// Which elements of a head rope rotates together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RopeMode {
-    /// Neighbours: elements 2i and 2i+1.
-    #[default]
-    Normal,
-    /// Halves: elements i and i + n_dims/2.
-    Neox,
-}
-
-impl OpParam for RopeMode {
-    type Arg = Self;
-    const FORM: &str = "`normal` or `neox`";
-
-    fn from_arg(arg: Self) -> Self {
-        arg
-    }
-
-    fn text(&self) -> Option<String> {
-        Some(match self {
-            Self::Normal => "normal".into(),
-            Self::Neox => "neox".into(),
-        })
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "normal" => Some(Self::Normal),
-            "neox" => Some(Self::Neox),
-            _ => None,
-        }
-    }
-
-    fn key(&self, key: &mut Vec<u64>) {
-        key.push(*self as u64);
-    }
-}
-
-/// In which order elements are sorted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum SortOrder {
-    /// The smallest first.
-    #[default]
-    Ascending,
-    /// The largest first.
-    Descending,
-}
-
-impl OpParam for SortOrder {
-    type Arg = Self;
-    const FORM: &str = "`asc` or `desc`";
-
-    fn from_arg(arg: Self) -> Self {
-        arg
-    }
-
-    fn text(&self) -> Option<String> {
-        Some(match self {
-            Self::Ascending => "asc".into(),
-            Self::Descending => "desc".into(),
-        })
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "asc" => Some(Self::Ascending),
-            "desc" => Some(Self::Descending),
-            _ => None,
-        }
-    }
-
-    fn key(&self, key: &mut Vec<u64>) {
-        key.push(*self as u64);
-    }
-}
-
 impl OpParam for f32 {
     type Arg = Self;
     const FORM: &str = "a finite number, such as 0.125";
@@ -210,6 +134,27 @@ impl OpParam for DType {
 
     fn key(&self, key: &mut Vec<u64>) {
         key.push(*self as u64);
+    }
+}
+
+impl OpParam for bool {
+    type Arg = Self;
+    const FORM: &str = "`true` or `false`";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(u64::from(*self));
     }
 }
 

@@ -11,6 +11,7 @@ mod norm;
 mod order;
 mod rope;
 mod soft_max;
+mod spatial;
 mod sums;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
@@ -21,6 +22,7 @@ pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};
 pub(crate) use order::{Argmax, Argsort, KEY_WIDTH, TopK, top_k_candidates};
 pub(crate) use rope::{Rope, RopeTable};
 pub(crate) use soft_max::{DiagMask, SoftMax};
+pub(crate) use spatial::{Axis, Conv, Depthwise, Im2col, LINES, NARROW, PackKernel, Pool, WIDE};
 pub(crate) use sums::{Cumsum, PARTIAL_WIDTH, SumPartials, SumPieces, SumRows};
 
 use crate::{
@@ -55,6 +57,11 @@ pub(crate) enum Kernel {
     Repeat(Repeat),
     RopeTable(RopeTable),
     Rope(Rope),
+    PackKernel(PackKernel),
+    Conv(Conv),
+    Depthwise(Depthwise),
+    Im2col(Im2col),
+    Pool(Pool),
 }
 
 impl Kernel {
@@ -93,6 +100,11 @@ impl Kernel {
             Self::Repeat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::RopeTable(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Rope(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::PackKernel(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Conv(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Depthwise(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Im2col(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Pool(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
         }
         Ok(())
     }

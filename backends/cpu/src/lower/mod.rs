@@ -9,6 +9,7 @@ mod movement;
 mod nodes;
 mod products;
 mod reductions;
+mod spatial;
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use entensor_components::{BackendError, Op};
 
-use super::Builder;
+use super::{Builder, spatial::Steps};
 use crate::{
     kernels::{Grid, NormKind},
     math,
@@ -71,6 +71,27 @@ impl Builder {
                 return self.rope(*mode, *n_dims as usize, *base, *freq_scale, operands, out);
             }
             Op::Repeat { .. } => self.repeat(operands[0], out),
+            Op::Im2col { s0, s1, p0, p1, d0, d1, is_2d, .. } => {
+                let both = Steps::new([*s0, *s1], [*p0, *p1], [*d0, *d1]);
+                self.im2col(if *is_2d { both } else { Steps::along(*s0, *p0, *d0) }, *is_2d, operands, out);
+            }
+            Op::Conv1d { s0, p0, d0 } => return self.conv_1d(Steps::along(*s0, *p0, *d0), operands, out),
+            Op::Conv2d { s0, s1, p0, p1, d0, d1 } => {
+                return self.conv_2d(Steps::new([*s0, *s1], [*p0, *p1], [*d0, *d1]), operands, out);
+            }
+            Op::Conv2dDw { s0, s1, p0, p1, d0, d1 } => {
+                self.conv_2d_dw(Steps::new([*s0, *s1], [*p0, *p1], [*d0, *d1]), operands, out);
+            }
+            Op::ConvTranspose1d { s0, p0, d0 } => {
+                return self.conv_transpose_1d(Steps::along(*s0, *p0, *d0), operands, out);
+            }
+            Op::ConvTranspose2d { stride } => return self.conv_transpose_2d(*stride, operands, out),
+            Op::Pool1d { op, k0, s0, p0 } => {
+                self.pool(*op, [*k0, 1], Steps::along(*s0, *p0, 1), operands[0], out);
+            }
+            Op::Pool2d { op, k0, k1, s0, s1, p0, p1 } => {
+                self.pool(*op, [*k0, *k1], Steps::new([*s0, *s1], [*p0, *p1], [1, 1]), operands[0], out);
+            }
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ mod indexing;
 mod movement;
 mod products;
 mod reductions;
+mod spatial;
 
 use entensor_components::{BackendError, NodeDesc, Op, Shape};
 
@@ -47,6 +48,16 @@ pub(crate) fn node(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluate
         Op::SumRows {} => by_row(&operands[0], |row| vec![row.iter().sum()]),
         Op::Mean {} => by_row(&operands[0], |row| vec![row.iter().sum::<f64>() / row.len() as f64]),
         Op::Cumsum {} => by_row(&operands[0], reductions::cumsum),
+        op @ Op::Im2col { .. } => spatial::im2col(op, operands, shape),
+        op @ (Op::Conv1d { .. }
+        | Op::Conv2d { .. }
+        | Op::Conv2dDw { .. }
+        | Op::ConvTranspose1d { .. }
+        | Op::ConvTranspose2d { .. }) => spatial::conv(op, operands, shape),
+        Op::Pool1d { op, k0, s0, p0 } => spatial::pool(&operands[0], shape, *op, [*k0, 1], [*s0, 1], [*p0, 0]),
+        Op::Pool2d { op, k0, k1, s0, s1, p0, p1 } => {
+            spatial::pool(&operands[0], shape, *op, [*k0, *k1], [*s0, *s1], [*p0, *p1])
+        }
     })
 }
 

@@ -7,6 +7,7 @@ mod indexing;
 mod movement;
 mod products;
 mod reductions;
+mod spatial;
 mod views;
 
 use crate::{
@@ -20,6 +21,7 @@ pub(super) use indexing::*;
 pub(super) use movement::*;
 pub(super) use products::*;
 pub(super) use reductions::*;
+pub(super) use spatial::*;
 pub(super) use views::*;
 
 /// One operand of a sample.

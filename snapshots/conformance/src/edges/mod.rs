@@ -1,6 +1,7 @@
 //! Hand-made cases: what went wrong elsewhere, and sizes at which backends change their ways.
 
 mod reductions;
+mod spatial;
 
 use entensor_components::{DType, Op, RopeMode, Shape};
 
@@ -15,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
     row_lengths(&mut cases);
     large(&mut cases);
     reductions::cases(&mut cases);
+    spatial::cases(&mut cases);
     cases
 }
 

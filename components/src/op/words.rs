@@ -1,0 +1,77 @@
+//! Parameters that are one of a few words.
+
+use super::OpParam;
+
+macro_rules! word_param {
+    ($(#[doc = $doc:literal])+ $Name:ident as $form:literal {
+        $(#[doc = $first_doc:literal])+ $First:ident = $first:literal,
+        $($(#[doc = $variant_doc:literal])+ $Variant:ident = $word:literal,)*
+    }) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub enum $Name {
+            $(#[doc = $first_doc])+
+            #[default]
+            $First,
+            $($(#[doc = $variant_doc])+ $Variant,)*
+        }
+
+        impl OpParam for $Name {
+            type Arg = Self;
+            const FORM: &str = $form;
+
+            fn from_arg(arg: Self) -> Self {
+                arg
+            }
+
+            fn text(&self) -> Option<String> {
+                Some(match self {
+                    Self::$First => $first.into(),
+                    $(Self::$Variant => $word.into(),)*
+                })
+            }
+
+            fn parse(text: &str) -> Option<Self> {
+                match text {
+                    $first => Some(Self::$First),
+                    $($word => Some(Self::$Variant),)*
+                    _ => None,
+                }
+            }
+
+            fn key(&self, key: &mut Vec<u64>) {
+                key.push(*self as u64);
+            }
+        }
+    };
+}
+
+word_param! {
+    /// Which elements of a head rope rotates together.
+    RopeMode as "`normal` or `neox`" {
+        /// Neighbours: elements 2i and 2i+1.
+        Normal = "normal",
+        /// Halves: elements i and i + n_dims/2.
+        Neox = "neox",
+    }
+}
+
+word_param! {
+    /// In which order elements are sorted.
+    SortOrder as "`asc` or `desc`" {
+        /// The smallest first.
+        Ascending = "asc",
+        /// The largest first.
+        Descending = "desc",
+    }
+}
+
+word_param! {
+    /// What a pool takes of a window.
+    PoolOp as "`max` or `avg`" {
+        /// The largest element.
+        Max = "max",
+        /// The mean.
+        Avg = "avg",
+    }
+}

@@ -224,7 +224,8 @@ fn tokens_arrive_before_the_run_ends() {
 
 #[test]
 fn help_has_examples_and_bad_usage_has_status_2() {
-    for subcommand in ["run", "tokenize", "inspect", "plan", "explain", "logits", "bench"] {
+    for subcommand in ["run", "tokenize", "inspect", "plan", "explain", "logits", "bench", "quantize", "compare-logits"]
+    {
         let output = command().args([subcommand, "--help"]).output().expect("the command starts");
         let help = String::from_utf8(output.stdout).expect("UTF-8");
         assert!(output.status.success() && help.contains("Examples:"), "{help}");

@@ -14,7 +14,9 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
         OpKind::None | OpKind::View | OpKind::Reshape | OpKind::Permute | OpKind::Transpose => {
             return Support::no("leaves and view ops launch nothing");
         }
-        OpKind::MulMat if !op.output.is_packed() => return Support::no("a result that is not packed"),
+        OpKind::MulMat | OpKind::MulMatId | OpKind::FlashAttnExt if !op.output.is_packed() => {
+            return Support::no("a result that is not packed");
+        }
         OpKind::Add
         | OpKind::Mul
         | OpKind::Scale
@@ -24,6 +26,11 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
         | OpKind::RmsNorm
         | OpKind::SoftMax
         | OpKind::MulMat
+        | OpKind::MulMatId
+        | OpKind::AddId
+        | OpKind::FlashAttnExt
+        | OpKind::Lstm
+        | OpKind::Gru
         | OpKind::GetRows
         | OpKind::SetRows
         | OpKind::Cpy

@@ -59,6 +59,37 @@ pub enum RopeMode {
     Normal,
     /// Halves: elements i and i + n_dims/2.
     Neox,
+    /// Halves, and four positions a token (time, height, width, extra): `sections` says how many pairs in a row turn by
+    /// each.
+    Mrope,
+    /// As [`Self::Mrope`] over the whole row: `n_dims` is half of it, and frequencies begin anew in every section.
+    Vision,
+    /// As [`Self::Mrope`], with time, height and width taking turns from pair to pair.
+    Imrope,
+}
+
+impl RopeMode {
+    /// Every mode.
+    pub const ALL: [Self; 5] = [Self::Normal, Self::Neox, Self::Mrope, Self::Vision, Self::Imrope];
+
+    /// Whether tokens have four positions, of which pairs choose by sections.
+    #[must_use]
+    pub fn has_sections(self) -> bool {
+        match self {
+            Self::Normal | Self::Neox => false,
+            Self::Mrope | Self::Vision | Self::Imrope => true,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Neox => "neox",
+            Self::Mrope => "mrope",
+            Self::Vision => "vision",
+            Self::Imrope => "imrope",
+        }
+    }
 }
 
 impl OpParam for RopeMode {
@@ -69,18 +100,11 @@ impl OpParam for RopeMode {
     }
 
     fn text(&self) -> Option<String> {
-        Some(match self {
-            Self::Normal => "normal".into(),
-            Self::Neox => "neox".into(),
-        })
+        Some(self.name().into())
     }
 
     fn parse(text: &str) -> Option<Self> {
-        match text {
-            "normal" => Some(Self::Normal),
-            "neox" => Some(Self::Neox),
-            _ => None,
-        }
+        Self::ALL.into_iter().find(|mode| mode.name() == text)
     }
 
     fn key(&self, key: &mut Vec<u64>) {

@@ -377,8 +377,8 @@ fn param_form(rust_type: &str) -> &str {
         "u64" | "u32" => "a whole number, such as 128 or 4K",
         "Shape" => "one to four numbers, such as [64,2]",
         "Option<Strides>" => "the bytes of four strides, such as [4,256,512,512]",
-        "[u32; MAX_DIMS]" => "four axes, such as [0,2,1,3]",
-        "RopeMode" => "`normal` or `neox`",
+        "[u32; MAX_DIMS]" => "four whole numbers, such as [0,2,1,3]",
+        "RopeMode" => "`normal`, `neox`, `mrope`, `vision` or `imrope`",
         "DType" => "a dtype, such as f16",
         other => other,
     }

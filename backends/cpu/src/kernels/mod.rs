@@ -5,17 +5,23 @@
 
 mod copy;
 mod elementwise;
+mod flash;
 mod ids;
 mod matmul;
 mod norm;
+mod recurrent;
 mod rope;
+mod routes;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, BinaryOp, Unary, UnaryOp};
-pub(crate) use ids::{BadId, CheckIds, GetRows, SetRows};
+pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
+pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
 pub(crate) use norm::{RmsNorm, SoftMax, SumRows};
+pub(crate) use recurrent::{Gru, Lstm};
 pub(crate) use rope::{Rope, RopeTable};
+pub(crate) use routes::{Gather, Gathered, Route, max_groups, table_len};
 
 use crate::{
     simd::{AnyLevel, Level},
@@ -40,6 +46,12 @@ pub(crate) enum Kernel {
     Repeat(Repeat),
     RopeTable(RopeTable),
     Rope(Rope),
+    AddId(AddId),
+    Route(Route),
+    Gather(Gather),
+    FlashAttn(FlashAttn),
+    Lstm(Lstm),
+    Gru(Gru),
 }
 
 impl Kernel {
@@ -69,6 +81,12 @@ impl Kernel {
             Self::Repeat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::RopeTable(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Rope(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::AddId(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Route(kernel) => kernel.run(bases),
+            Self::Gather(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::FlashAttn(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Lstm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Gru(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
         }
         Ok(())
     }

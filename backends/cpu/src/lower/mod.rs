@@ -3,11 +3,13 @@
 
 mod attention;
 mod elementwise;
+mod experts;
 mod hazards;
 mod indexing;
 mod movement;
 mod nodes;
 mod products;
+mod recurrent;
 mod reductions;
 
 use std::sync::Arc;
@@ -56,6 +58,10 @@ pub(crate) enum Work {
     Weights,
     /// Sines and cosines.
     Angles,
+    /// Which rows of activations want which expert.
+    Routes,
+    /// Activations in that order, rounded or packed.
+    Gathered,
     /// The n-th operand, where it shares bytes with the result in a way that kernels cannot follow.
     Operand(usize),
 }
@@ -66,7 +72,9 @@ impl Work {
             Self::Activations => 0,
             Self::Weights => 1,
             Self::Angles => 2,
-            Self::Operand(operand) => 3 + operand,
+            Self::Routes => 3,
+            Self::Gathered => 4,
+            Self::Operand(operand) => 5 + operand,
         }
     }
 }
@@ -76,9 +84,9 @@ impl Work {
 struct AnglesKey {
     positions: Place,
     factors: Option<Place>,
-    pairs: usize,
-    base: f32,
-    freq_scale: f32,
+    frequencies: Box<[f64]>,
+    kinds: Option<Box<[u8]>>,
+    magnitude: f64,
 }
 
 /// A program in the making.
@@ -88,6 +96,7 @@ pub(crate) struct Builder {
     /// Whose rows lie in [`Work::Activations`], and whether they are rounded.
     activations: Option<(Place, bool)>,
     angles: Option<AnglesKey>,
+    routes: experts::RoutesInWork,
     node: usize,
 }
 
@@ -102,8 +111,14 @@ pub(crate) fn lower(split: &SplitDesc) -> Result<Program, BackendError> {
         work_bytes: Vec::new(),
         cost: 0,
     };
-    let mut builder =
-        Builder { program, hazards: hazards::Hazards::default(), activations: None, angles: None, node: 0 };
+    let mut builder = Builder {
+        program,
+        hazards: hazards::Hazards::default(),
+        activations: None,
+        angles: None,
+        routes: experts::RoutesInWork::default(),
+        node: 0,
+    };
     for (index, node) in split.nodes.iter().enumerate() {
         builder.node = index;
         builder.lower_node(node)?;
@@ -191,5 +206,6 @@ impl Builder {
         if self.angles.as_ref().is_some_and(|key| stale(&key.positions) || key.factors.as_ref().is_some_and(stale)) {
             self.angles = None;
         }
+        self.routes.forget(write);
     }
 }

@@ -5,6 +5,7 @@ mod elementwise;
 mod indexing;
 mod movement;
 mod products;
+mod recurrent;
 mod reductions;
 mod views;
 
@@ -17,6 +18,7 @@ pub(super) use elementwise::*;
 pub(super) use indexing::*;
 pub(super) use movement::*;
 pub(super) use products::*;
+pub(super) use recurrent::*;
 pub(super) use reductions::*;
 pub(super) use views::*;
 

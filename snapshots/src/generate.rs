@@ -234,7 +234,10 @@ impl Generator {
             Op::TopK { .. } => Op::TopK { k: *random.pick(&[1, 2, 4]) },
             Op::Rope { base, freq_scale, .. } => {
                 let mode = *random.pick(&[RopeMode::Normal, RopeMode::Neox]);
-                Op::Rope { mode, n_dims: *random.pick(&[0, 2]), base, freq_scale }
+                Op::rope(mode, *random.pick(&[0, 2]), base, freq_scale)
+            }
+            Op::FlashAttnExt { logit_softcap, .. } => {
+                Op::FlashAttnExt { scale: 0.5, max_bias: *random.pick(&[0.0, 8.0]), logit_softcap }
             }
             Op::View { .. } => {
                 let shape = Shape([dims[0], 1 + random.below(dims[1].max(1)), 1, 1]);

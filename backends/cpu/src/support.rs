@@ -16,6 +16,8 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
     let needs_packed_result = matches!(
         op.op.kind(),
         OpKind::MulMat
+            | OpKind::MulMatId
+            | OpKind::FlashAttnExt
             | OpKind::Im2col
             | OpKind::Conv1d
             | OpKind::Conv2d

@@ -127,6 +127,16 @@ impl Op {
         self.kind().row()
     }
 
+    /// `rope` without sections, YaRN or attention factor: what most models want.
+    #[must_use]
+    pub fn rope(mode: RopeMode, n_dims: u32, base: f32, freq_scale: f32) -> Self {
+        let mut op = OpKind::Rope.default_op();
+        if let Self::Rope { mode: m, n_dims: n, base: b, freq_scale: f, .. } = &mut op {
+            (*m, *n, *b, *f) = (mode, n_dims, base, freq_scale);
+        }
+        op
+    }
+
     /// The operands in a row, from a list in which some were left out.
     ///
     /// # Errors

@@ -16,6 +16,11 @@ macro_rules! word_param {
             $($(#[doc = $variant_doc])+ $Variant,)*
         }
 
+        impl $Name {
+            /// Every one.
+            pub const ALL: &[Self] = &[Self::$First, $(Self::$Variant),*];
+        }
+
         impl OpParam for $Name {
             type Arg = Self;
             const FORM: &str = $form;
@@ -48,11 +53,29 @@ macro_rules! word_param {
 
 word_param! {
     /// Which elements of a head rope rotates together.
-    RopeMode as "`normal` or `neox`" {
+    RopeMode as "`normal`, `neox`, `mrope`, `vision` or `imrope`" {
         /// Neighbours: elements 2i and 2i+1.
         Normal = "normal",
         /// Halves: elements i and i + n_dims/2.
         Neox = "neox",
+        /// Halves, and four positions a token (time, height, width, extra): `sections` says how many pairs in a row turn by
+        /// each.
+        Mrope = "mrope",
+        /// As [`Self::Mrope`] over the whole row: `n_dims` is half of it, and frequencies begin anew in every section.
+        Vision = "vision",
+        /// As [`Self::Mrope`], with time, height and width taking turns from pair to pair.
+        Imrope = "imrope",
+    }
+}
+
+impl RopeMode {
+    /// Whether tokens have four positions, of which pairs choose by sections.
+    #[must_use]
+    pub fn has_sections(self) -> bool {
+        match self {
+            Self::Normal | Self::Neox => false,
+            Self::Mrope | Self::Vision | Self::Imrope => true,
+        }
     }
 }
 

@@ -18,8 +18,12 @@ pub enum Fill {
     Infinity,
     /// Every element of the first operand is minus infinity.
     AllMasked,
-    /// Every element of operand 1 (a mask) is minus infinity.
+    /// Every element of the mask is minus infinity.
     MaskedByMask,
+    /// The first row of every plane of the mask is minus infinity.
+    MaskedQuery,
+    /// The mask takes out the first half of the keys, and those are NaN in operands 1 and 2.
+    MaskedKeys,
     /// Minus infinity everywhere in the first operand, but for one NaN.
     MaskedNan,
     /// Magnitudes of thousands: softmax must not overflow.

@@ -5,22 +5,28 @@
 
 mod copy;
 mod elementwise;
+mod flash;
 mod ids;
 mod matmul;
 mod norm;
 mod order;
+mod recurrent;
 mod rope;
+mod routes;
 mod soft_max;
 mod spatial;
 mod sums;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, Map, Unary, Zip};
-pub(crate) use ids::{BadId, CheckIds, GetRows, SetRows};
+pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
+pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
 pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};
 pub(crate) use order::{Argmax, Argsort, KEY_WIDTH, TopK, top_k_candidates};
+pub(crate) use recurrent::{Gru, Lstm};
 pub(crate) use rope::{Rope, RopeTable};
+pub(crate) use routes::{Gather, Gathered, Route, max_groups, table_len};
 pub(crate) use soft_max::{DiagMask, SoftMax};
 pub(crate) use spatial::{Axis, Conv, Depthwise, Im2col, LINES, NARROW, PackKernel, Pool, WIDE};
 pub(crate) use sums::{Cumsum, PARTIAL_WIDTH, SumPartials, SumPieces, SumRows};
@@ -62,6 +68,12 @@ pub(crate) enum Kernel {
     Depthwise(Depthwise),
     Im2col(Im2col),
     Pool(Pool),
+    AddId(AddId),
+    Route(Route),
+    Gather(Gather),
+    FlashAttn(FlashAttn),
+    Lstm(Lstm),
+    Gru(Gru),
 }
 
 impl Kernel {
@@ -105,6 +117,12 @@ impl Kernel {
             Self::Depthwise(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Im2col(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Pool(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::AddId(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Route(kernel) => kernel.run(bases),
+            Self::Gather(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::FlashAttn(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Lstm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Gru(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
         }
         Ok(())
     }

@@ -67,9 +67,12 @@ impl Builder {
             Op::GetRows {} => self.get_rows(operands[0], operands[1], out),
             Op::SetRows {} => self.set_rows(operands[1], operands[2], out),
             Op::Cpy {} | Op::Cont {} => self.copy(operands[0], out),
-            Op::Rope { mode, n_dims, base, freq_scale } => {
-                return self.rope(*mode, *n_dims as usize, *base, *freq_scale, operands, out);
-            }
+            Op::Rope { .. } => return self.rope(op, operands, out),
+            Op::FlashAttnExt { .. } => self.flash_attn_ext(op, operands, out),
+            Op::MulMatId {} => return self.mul_mat_id(operands[0], operands[1], operands[2], out),
+            Op::AddId {} => self.add_id(operands[0], operands[1], operands[2], out),
+            Op::Lstm {} => self.lstm(operands[0], operands[1], out),
+            Op::Gru {} => self.gru(operands[0], operands[1], operands[2], out),
             Op::Repeat { .. } => self.repeat(operands[0], out),
             Op::Im2col { s0, s1, p0, p1, d0, d1, is_2d, .. } => {
                 let both = Steps::new([*s0, *s1], [*p0, *p1], [*d0, *d1]);

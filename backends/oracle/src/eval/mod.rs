@@ -5,6 +5,7 @@ mod elementwise;
 mod indexing;
 mod movement;
 mod products;
+mod recurrent;
 mod reductions;
 mod spatial;
 
@@ -38,12 +39,15 @@ pub(crate) fn node(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluate
         Op::TopK { k } => by_row(&operands[0], |row| reductions::top_k(row, *k as usize)),
         Op::Sum {} => Evaluated::Values(vec![operands[0].values().iter().fold(0.0, |sum, x| sum + x)]),
         Op::MulMat {} => products::mul_mat(operands, shape),
+        Op::MulMatId {} => products::mul_mat_id(node, operands)?,
+        Op::AddId {} => indexing::add_id(node, operands)?,
         Op::GetRows {} => indexing::get_rows(node, operands)?,
         Op::SetRows {} => indexing::set_rows(node, operands)?,
         Op::Cpy {} | Op::Cont {} => movement::copy(&operands[0], node.output.desc.dtype),
-        Op::Rope { mode, n_dims, base, freq_scale } => {
-            attention::rope(operands, *mode, *n_dims, f64::from(*base), f64::from(*freq_scale))
-        }
+        Op::Rope { .. } => attention::rope(&node.op, operands),
+        Op::FlashAttnExt { .. } => attention::flash_attn_ext(&node.op, operands, shape),
+        Op::Lstm {} => recurrent::lstm(operands),
+        Op::Gru {} => recurrent::gru(operands),
         Op::Repeat { shape } => movement::repeat(&operands[0], *shape),
         Op::SumRows {} => by_row(&operands[0], |row| vec![row.iter().sum()]),
         Op::Mean {} => by_row(&operands[0], |row| vec![row.iter().sum::<f64>() / row.len() as f64]),

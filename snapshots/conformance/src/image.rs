@@ -65,9 +65,8 @@ impl Image {
         let descs: Vec<TensorDesc> = self.operands.iter().map(|o| o.desc).collect();
         if let Some(rows) = content.indexed(&descs) {
             let rows = i32::try_from(rows).expect("small");
-            let mut ids: Vec<i32> = (0..elements).map(|_| noise.integer(rows)).collect();
-            spoil_ids(case.fill, rows, &mut ids);
-            let ids: Vec<i64> = ids.into_iter().map(i64::from).collect();
+            let mut ids: Vec<i64> = (0..elements).map(|_| i64::from(noise.integer(rows))).collect();
+            spoil_ids(case.fill, tensor.desc.dtype, i64::from(rows), &mut ids);
             return self.store(&tensor, |i| ids[i] as f32, Some(&ids));
         }
         if content == Content::Data && tensor.desc.dtype == DType::I64 {
@@ -156,9 +155,11 @@ pub(super) fn unit_ranges(tensor: &TensorRef) -> Vec<std::ops::Range<usize>> {
     ranges
 }
 
-fn spoil_ids(fill: Fill, rows: i32, ids: &mut [i32]) {
+fn spoil_ids(fill: Fill, dtype: DType, rows: i64, ids: &mut [i64]) {
+    // An id whose lower half alone would be right.
+    let too_large = if dtype == DType::I64 { 1 << 32 } else { rows };
     match fill {
-        Fill::IdTooLarge => ids.iter_mut().last().into_iter().for_each(|id| *id = rows),
+        Fill::IdTooLarge => ids.iter_mut().last().into_iter().for_each(|id| *id = too_large),
         Fill::IdNegative => ids.iter_mut().take(1).for_each(|id| *id = -1),
         Fill::IdsEqual => ids.fill(rows / 2),
         _ => {}

@@ -221,6 +221,7 @@ pub(super) unsafe fn dots_q8_0<const M: usize, const N: usize>(
 ///
 /// # Safety
 /// `k` must be a whole number of blocks, every row of `w` must hold them, `x` a group of rows of `k` activations.
+#[expect(clippy::needless_range_loop, reason = "both loops index the sums")]
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn dots_blocks<B: Unpack, const M: usize, const N: usize>(

@@ -6,6 +6,22 @@ use entensor_components::{DType, Op, Shape, TensorDesc};
 
 use crate::{CaseParseError, Layout};
 
+/// The enum as it stands, and the list of its variants, which cannot miss one.
+macro_rules! with_list {
+    ($(#[$attribute:meta])* pub enum $Enum:ident { $($(#[$on_variant:meta])* $Variant:ident,)+ }) => {
+        $(#[$attribute])*
+        pub enum $Enum {
+            $($(#[$on_variant])* $Variant,)+
+        }
+
+        impl $Enum {
+            /// Every one of them.
+            pub const ALL: &[Self] = &[$(Self::$Variant),+];
+        }
+    };
+}
+
+with_list! {
 /// What a case does to its operands beside what their content says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fill {
@@ -53,22 +69,9 @@ pub enum Fill {
     /// One infinity in operand 2 (sinks).
     InfiniteSink,
 }
+}
 
 impl Fill {
-    /// Every fill: what a case's line can name.
-    pub const ALL: &[Self] = &[
-        Self::Plain,
-        Self::Nan,
-        Self::Infinity,
-        Self::AllMasked,
-        Self::MaskedByMask,
-        Self::MaskedNan,
-        Self::Large,
-        Self::IdTooLarge,
-        Self::IdNegative,
-        Self::IdsEqual,
-    ];
-
     /// The fill that prints like this.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

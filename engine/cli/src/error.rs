@@ -77,7 +77,11 @@ impl CliError {
                     )
                     | ModelError::Compare(CompareError::Json(_) | CompareError::NothingRecorded)
                     | ModelError::Sampling(
-                        SamplingError::InvalidTemperature { .. } | SamplingError::InvalidTopP { .. }
+                        SamplingError::InvalidTemperature { .. }
+                            | SamplingError::InvalidTopP { .. }
+                            | SamplingError::InvalidMinP { .. }
+                            | SamplingError::InvalidTailFree { .. }
+                            | SamplingError::InvalidRepeatPenalty { .. }
                     )
                     | ModelError::Context { .. }
                     | ModelError::MicroBatch { .. }

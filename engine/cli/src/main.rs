@@ -11,6 +11,7 @@ mod loading;
 mod output;
 mod plan_dot;
 mod plan_json;
+mod sampling;
 mod subject;
 
 use std::process::ExitCode;

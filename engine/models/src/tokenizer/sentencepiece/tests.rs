@@ -105,6 +105,20 @@ fn better_scores_are_merged_first() {
 }
 
 #[test]
+fn sums_of_scores_stay_exact_in_long_texts() {
+    let mut fixture = Fixture::new("t5", true);
+    for (text, score) in [("x", -1000.0), ("uv", -4.99), ("w", -5.0), ("u", -5.0), ("vw", -5.0)] {
+        fixture.push(text, 1, score);
+    }
+    let tokenizer = fixture.build().expect("valid");
+    // Before the last word the sum is ten million, whose neighbours in single precision are one apart.
+    for count in [0, 1, 99, 100, 101, 10_000] {
+        let spelled = spell(&tokenizer, &format!("{}uvw", "x".repeat(count)), false);
+        assert_eq!(spelled[count + 1..], ["uv", "w", "</s>"], "{count}");
+    }
+}
+
+#[test]
 fn text_without_tokens_becomes_bytes_or_unknown() {
     assert_eq!(spell(&llama(), "aü\n", false), ["<s>", "▁a", "<0xC3>", "<0xBC>", "<0x0A>"]);
     for model in ["llama", "t5"] {

@@ -152,14 +152,20 @@ fn control_tokens_are_found_on_request_and_spaces_put_after_them() {
 
 #[test]
 fn user_defined_tokens_may_be_spelled_with_spaces() {
-    for spelling in ["  ", "▁▁"] {
-        let mut fixture = Fixture::new("llama", true).with(keys::ADD_SPACE_PREFIX, false);
+    for (spelling, model) in [("  ", "llama"), ("▁▁", "llama"), ("  ", "t5"), ("▁▁", "t5")] {
+        let fixture = Fixture::new(model, true).with(keys::ADD_SPACE_PREFIX, false);
+        let mut fixture = fixture.with(keys::ADD_BOS, false).with(keys::ADD_EOS, false);
         fixture.push(spelling, 4, 0.0);
         let tokenizer = fixture.build().expect("valid");
-        assert_eq!(spell(&tokenizer, "a   a", false), ["<s>", "a", spelling, "▁a"]);
+        assert_eq!(spell(&tokenizer, "a   a", false), ["a", spelling, "▁a"], "{model}");
         let ids = tokenizer.encode("   a", false).expect("encodable");
-        assert_eq!(tokenizer.decode(&ids).expect("known ids"), "   a");
+        assert_eq!(tokenizer.decode(&ids).expect("known ids"), "   a", "{model}");
     }
+    // Spelled in both ways, the first token counts.
+    let mut fixture = Fixture::new("t5", true).with(keys::ADD_SPACE_PREFIX, false).with(keys::ADD_EOS, false);
+    fixture.push("▁▁", 1, -1.0);
+    fixture.push("  ", 4, 0.0);
+    assert_eq!(spell(&fixture.build().expect("valid"), "a  ", false), ["a", "▁▁"]);
 }
 
 #[test]

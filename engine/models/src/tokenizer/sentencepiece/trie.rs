@@ -1,5 +1,6 @@
 //! A trie of token texts: which tokens does a text begin with?
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 /// Tokens by their bytes. Its size is in proportion to the texts, and so is the time to build it, but for sorting them.
@@ -19,10 +20,11 @@ struct Node {
 }
 
 impl Trie {
-    /// A trie of these texts, none of them twice.
-    pub(super) fn new<'a>(tokens: impl Iterator<Item = (u32, &'a str)>) -> Self {
-        let mut tokens: Vec<(&[u8], u32)> = tokens.map(|(id, text)| (text.as_bytes(), id)).collect();
+    /// A trie of these texts. Of equal ones the first counts.
+    pub(super) fn new(tokens: &[(u32, Cow<'_, str>)]) -> Self {
+        let mut tokens: Vec<(&[u8], u32)> = tokens.iter().map(|(id, text)| (text.as_bytes(), *id)).collect();
         tokens.sort_unstable();
+        tokens.dedup_by_key(|(text, _)| *text);
         let new = Node { first_child: 0, children: 0, token: None };
         let mut trie = Self { nodes: vec![new], labels: vec![0] };
         // The tokens below a node that has none of its own yet, and the length of what leads to it.
@@ -82,13 +84,14 @@ mod tests {
             tokens in prop::collection::btree_set("[abü]{0,5}", 0..30),
             text in "[abüc]{0,12}",
         ) {
-            let tokens: Vec<String> = tokens.into_iter().collect();
-            let numbered = || (0u32..).zip(tokens.iter().map(String::as_str)).filter(|(_, token)| !token.is_empty());
-            let trie = Trie::new(numbered());
-            let found: Vec<(usize, u32)> = trie.prefixes(&text).collect();
-            let mut expected: Vec<(usize, u32)> =
-                numbered().filter(|(_, token)| text.starts_with(token)).map(|(id, token)| (token.len(), id)).collect();
+            let mut tokens: Vec<(u32, Cow<'_, str>)> = (0u32..).zip(tokens).map(|(id, token)| (id, token.into())).collect();
+            tokens.retain(|(_, token)| !token.is_empty());
+            let begins = tokens.iter().filter(|(_, token)| text.starts_with(&**token));
+            let mut expected: Vec<(usize, u32)> = begins.map(|(id, token)| (token.len(), *id)).collect();
             expected.sort_unstable();
+            let equal: Vec<(u32, Cow<'_, str>)> = tokens.iter().map(|(id, token)| (id + 100, token.clone())).collect();
+            tokens.extend(equal);
+            let found: Vec<(usize, u32)> = Trie::new(&tokens).prefixes(&text).collect();
             prop_assert_eq!(found, expected);
         }
     }

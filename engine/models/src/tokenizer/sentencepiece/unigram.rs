@@ -1,11 +1,12 @@
 //! The tokens with the best sum of scores, found in one pass from left to right (Viterbi).
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::super::merging::NO_TOKEN;
 use super::super::vocab::{TokenKind, Vocab};
 use super::trie::Trie;
-use super::{Output, is_text};
+use super::{Output, is_text, with_marks};
 
 /// How much worse than the worst token an unknown character is.
 const UNKNOWN_PENALTY: f32 = 10.0;
@@ -46,17 +47,20 @@ impl Unigram {
     pub(super) fn new(vocab: &Vocab, mut scores: Vec<f32>) -> Self {
         let normal = (0u32..).zip(&scores).filter(|&(id, _)| vocab.kind(id) == Some(TokenKind::Normal));
         let worst = normal.map(|(_, &score)| score).reduce(f32::min).unwrap_or(0.0);
-        let texts =
-            vocab.iter().filter(|&(_, text, kind)| is_text(kind) && kind != TokenKind::Unused && !text.is_empty());
         for ((_, text, kind), score) in vocab.iter().zip(&mut scores) {
             if kind == TokenKind::UserDefined {
                 // Better than logarithms of probabilities, and so taken where it stands, the longer the rather.
                 *score = (text.len().saturating_sub(1) as f64 * 0.1) as f32;
             }
         }
+        let is_used = |text: &str, kind| is_text(kind) && kind != TokenKind::Unused && !text.is_empty();
+        let tokens = vocab.iter().filter(|&(_, text, kind)| is_used(text, kind));
+        let tokens: Vec<(u32, Cow<'_, str>)> = tokens
+            .map(|(id, text, kind)| (id, if kind == TokenKind::UserDefined { with_marks(text) } else { text.into() }))
+            .collect();
         Self {
-            trie: Trie::new(texts.clone().map(|(id, text, _)| (id, text))),
-            longest_bytes: texts.map(|(_, text, _)| text.len()).max().unwrap_or(0),
+            trie: Trie::new(&tokens),
+            longest_bytes: tokens.iter().map(|(_, text)| text.len()).max().unwrap_or(0),
             scores,
             unknown_score: worst - UNKNOWN_PENALTY,
         }

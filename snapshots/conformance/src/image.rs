@@ -164,7 +164,7 @@ fn spoil(fill: Fill, index: usize, dtype: DType, values: &mut [f32]) {
         (Fill::Tiny, 0) => values.iter_mut().for_each(|v| *v *= 1e-39),
         (Fill::Offset, 0) => values.iter_mut().for_each(|v| *v += 30_000.0),
         (Fill::AllMasked | Fill::MaskedSinks, 0) | (Fill::MaskedByMask, 1) | (Fill::MaskedSinks, 2) => {
-            values.fill(f32::NEG_INFINITY)
+            values.fill(f32::NEG_INFINITY);
         }
         (Fill::MaskedNan, 0) => {
             values.fill(f32::NEG_INFINITY);

@@ -134,11 +134,8 @@ fn ropes_of_other_frequencies_have_angles_of_their_own() {
         sections(RopeMode::Mrope, &even),
     ];
     let results: Vec<_> = ops.iter().map(|_| layout.add(DType::F32, &[K, 2, TOKENS], std::iter::empty())).collect();
-    let nodes: Vec<_> = ops
-        .iter()
-        .zip(&results)
-        .map(|(op, &out)| node(&op.to_string(), op.clone(), &[x, positions], out))
-        .collect();
+    let nodes: Vec<_> =
+        ops.iter().zip(&results).map(|(op, &out)| node(&op.to_string(), op.clone(), &[x, positions], out)).collect();
     let together = run(&cpu(1), &nodes, &layout.bytes).expect("runs");
     let mut seen = Vec::new();
     for (node, out) in nodes.iter().zip(&results) {

@@ -8,36 +8,24 @@ fn blocks_are_packed(desc: &TensorDesc) -> bool {
     !desc.dtype.is_block() || desc.dtype.row_bytes(desc.shape.0[0]).is_some() && (desc.is_row_packed() || one_block)
 }
 
-/// Whether the backend can run an op.
+/// Whether the backend can run an op. Lowering answers for every op of the table, so only layouts are refused here.
 pub(crate) fn support(op: &OpDesc<'_>) -> Support {
-    match op.op.kind() {
-        OpKind::None | OpKind::View | OpKind::Reshape | OpKind::Permute | OpKind::Transpose => {
-            return Support::no("leaves and view ops launch nothing");
-        }
-        OpKind::MulMat | OpKind::MulMatId | OpKind::FlashAttnExt if !op.output.is_packed() => {
-            return Support::no("a result that is not packed");
-        }
-        OpKind::Add
-        | OpKind::Mul
-        | OpKind::Scale
-        | OpKind::Relu
-        | OpKind::Silu
-        | OpKind::Swiglu
-        | OpKind::RmsNorm
-        | OpKind::SoftMax
-        | OpKind::MulMat
-        | OpKind::MulMatId
-        | OpKind::AddId
-        | OpKind::FlashAttnExt
-        | OpKind::Lstm
-        | OpKind::Gru
-        | OpKind::GetRows
-        | OpKind::SetRows
-        | OpKind::Cpy
-        | OpKind::Cont
-        | OpKind::Rope
-        | OpKind::Repeat
-        | OpKind::SumRows => {}
+    if !op.op.row().computes() {
+        return Support::no("leaves and view ops launch nothing");
+    }
+    let needs_packed_result = matches!(
+        op.op.kind(),
+        OpKind::MulMat
+            | OpKind::MulMatId
+            | OpKind::FlashAttnExt
+            | OpKind::Im2col
+            | OpKind::Conv1d
+            | OpKind::Conv2d
+            | OpKind::ConvTranspose1d
+            | OpKind::ConvTranspose2d
+    );
+    if needs_packed_result && !op.output.is_packed() {
+        return Support::no("a result that is not packed");
     }
     if !op.operands.iter().chain([&op.output]).all(blocks_are_packed) {
         return Support::no("rows that are not whole blocks in one piece");

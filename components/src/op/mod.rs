@@ -7,11 +7,13 @@ mod rules;
 mod samples;
 #[macro_use]
 mod table;
+mod words;
 
-pub use params::{OpParam, ParamError, RopeMode, parse_size};
+pub use params::{OpParam, ParamError, parse_size};
 pub use row::{BatchRule, Content, OpResult, OpRow, OperandRow, Tolerance, ViewOf};
 pub use samples::{Sample, SampleOperand};
 pub use table::{OPS, Op, OpKind, ParamValue};
+pub use words::{PoolOp, RopeMode, SortOrder};
 
 use crate::shape::{Shape, ShapeError, TensorDesc};
 

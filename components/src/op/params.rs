@@ -9,6 +9,8 @@ use crate::{
 pub trait OpParam {
     /// What a constructor takes for it.
     type Arg;
+    /// The text form in words, for messages: "a number, such as 0.5".
+    const FORM: &'static str;
     /// The parameter from what a constructor was given.
     fn from_arg(arg: Self::Arg) -> Self
     where
@@ -51,69 +53,9 @@ pub enum ParamError {
     },
 }
 
-/// Which elements of a head rope rotates together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RopeMode {
-    /// Neighbours: elements 2i and 2i+1.
-    #[default]
-    Normal,
-    /// Halves: elements i and i + n_dims/2.
-    Neox,
-    /// Halves, and four positions a token (time, height, width, extra): `sections` says how many pairs in a row turn by
-    /// each.
-    Mrope,
-    /// As [`Self::Mrope`] over the whole row: `n_dims` is half of it, and frequencies begin anew in every section.
-    Vision,
-    /// As [`Self::Mrope`], with time, height and width taking turns from pair to pair.
-    Imrope,
-}
-
-impl RopeMode {
-    /// Every mode.
-    pub const ALL: [Self; 5] = [Self::Normal, Self::Neox, Self::Mrope, Self::Vision, Self::Imrope];
-
-    /// Whether tokens have four positions, of which pairs choose by sections.
-    #[must_use]
-    pub fn has_sections(self) -> bool {
-        match self {
-            Self::Normal | Self::Neox => false,
-            Self::Mrope | Self::Vision | Self::Imrope => true,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Normal => "normal",
-            Self::Neox => "neox",
-            Self::Mrope => "mrope",
-            Self::Vision => "vision",
-            Self::Imrope => "imrope",
-        }
-    }
-}
-
-impl OpParam for RopeMode {
-    type Arg = Self;
-
-    fn from_arg(arg: Self) -> Self {
-        arg
-    }
-
-    fn text(&self) -> Option<String> {
-        Some(self.name().into())
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.name() == text)
-    }
-
-    fn key(&self, key: &mut Vec<u64>) {
-        key.push(*self as u64);
-    }
-}
-
 impl OpParam for f32 {
     type Arg = Self;
+    const FORM: &str = "a finite number, such as 0.125";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -134,6 +76,7 @@ impl OpParam for f32 {
 
 impl OpParam for u64 {
     type Arg = Self;
+    const FORM: &str = "a whole number, such as 128 or 4K";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -154,6 +97,7 @@ impl OpParam for u64 {
 
 impl OpParam for u32 {
     type Arg = Self;
+    const FORM: &str = "a whole number, such as 128 or 4K";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -174,6 +118,7 @@ impl OpParam for u32 {
 
 impl OpParam for DType {
     type Arg = Self;
+    const FORM: &str = "a dtype, such as f16";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -192,8 +137,30 @@ impl OpParam for DType {
     }
 }
 
+impl OpParam for bool {
+    type Arg = Self;
+    const FORM: &str = "`true` or `false`";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(u64::from(*self));
+    }
+}
+
 impl OpParam for [u32; MAX_DIMS] {
     type Arg = Self;
+    const FORM: &str = "four numbers, such as [0,2,1,3]";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -216,6 +183,7 @@ impl OpParam for [u32; MAX_DIMS] {
 
 impl OpParam for Shape {
     type Arg = [u64; MAX_DIMS];
+    const FORM: &str = "one to four numbers, such as [64,2]";
 
     fn from_arg(arg: Self::Arg) -> Self {
         Self(arg)
@@ -237,6 +205,7 @@ impl OpParam for Shape {
 
 impl OpParam for Option<Strides> {
     type Arg = Option<[u64; MAX_DIMS]>;
+    const FORM: &str = "the bytes of four strides, such as [4,256,512,512]";
 
     fn from_arg(arg: Self::Arg) -> Self {
         arg.map(Strides)

@@ -181,6 +181,9 @@ impl OpRow {
                 let allowed = row.dtypes.iter().map(crate::DType::name).collect::<Vec<_>>().join(", ");
                 return Err(OpError::DType { op: self.name, operand: row.name, found: desc.dtype, allowed });
             }
+            if !desc.shape.0[0].is_multiple_of(desc.dtype.block_elements()) {
+                return Err(self.shape_error("rows of block dtypes must be whole blocks", operands));
+            }
         }
         Ok(())
     }

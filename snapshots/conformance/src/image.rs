@@ -9,7 +9,7 @@ use entensor_components::{
 use crate::{Case, Fill};
 
 /// What memory holds where nothing was put: NaN as f32 and f16, a NaN scale in blocks, −1 as integer.
-const POISON: u8 = 0xff;
+pub(super) const POISON: u8 = 0xff;
 
 /// Bytes of poison around each tensor, at least.
 const GUARD_BYTES: u64 = 64;
@@ -30,6 +30,20 @@ pub(super) enum Outcome {
 impl Image {
     /// Lays out and fills a case.
     pub(super) fn new(case: &Case) -> Self {
+        Self::padded(case, POISON)
+    }
+
+    /// As [`Self::new`], with `padding` where nothing is put.
+    pub(super) fn padded(case: &Case, padding: u8) -> Self {
+        let mut image = Self::empty(case, padding);
+        for index in 0..case.operands.len() {
+            image.fill(case, index);
+        }
+        image
+    }
+
+    /// Lays out a case and puts nothing anywhere.
+    pub(super) fn empty(case: &Case, padding: u8) -> Self {
         let mut end = 0;
         let mut place = |desc: TensorDesc| {
             let offset_bytes = (end + GUARD_BYTES).next_multiple_of(64);
@@ -40,11 +54,7 @@ impl Image {
         let taken_over = case.in_place.or(case.op.row().writes);
         let output = taken_over.map_or_else(|| place(case.output()), |index| operands[index]);
         let size = usize::try_from(end + GUARD_BYTES).expect("cases are small");
-        let mut image = Self { bytes: vec![POISON; size], operands, output };
-        for index in 0..case.operands.len() {
-            image.fill(case, index);
-        }
-        image
+        Self { bytes: vec![padding; size], operands, output }
     }
 
     fn fill(&mut self, case: &Case, index: usize) {
@@ -55,14 +65,20 @@ impl Image {
         let descs: Vec<TensorDesc> = self.operands.iter().map(|o| o.desc).collect();
         if let Some(rows) = content.indexed(&descs) {
             let rows = i32::try_from(rows).expect("small");
-            let mut ids: Vec<i32> = (0..elements).map(|_| noise.integer(rows)).collect();
-            spoil_ids(case.fill, rows, &mut ids);
+            let mut ids: Vec<i64> = (0..elements).map(|_| i64::from(noise.integer(rows))).collect();
+            spoil_ids(case.fill, tensor.desc.dtype, i64::from(rows), &mut ids);
             return self.store(&tensor, |i| ids[i] as f32, Some(&ids));
+        }
+        if content == Content::Data && tensor.desc.dtype == DType::I64 {
+            // Larger than any float holds exactly: whoever moves them must not convert them.
+            let integers: Vec<i64> = (0..elements).map(|_| noise.next().cast_signed()).collect();
+            return self.store(&tensor, |i| integers[i] as f32, Some(&integers));
         }
         let mut values: Vec<f32> = (0..elements)
             .map(|_| match content {
                 Content::Data if case.fill == Fill::Large => noise.float() * 5000.0,
-                Content::Data if tensor.desc.dtype == DType::I32 => noise.integer(2000) as f32,
+                Content::Data if tensor.desc.dtype == DType::I8 => noise.integer(256) as f32 - 128.0,
+                Content::Data if tensor.desc.dtype.is_integer() => noise.integer(2000) as f32,
                 Content::Data | Content::Indices | Content::PlaneIndices | Content::SecondIndices => noise.float(),
                 Content::Positions => noise.integer(3000) as f32,
                 Content::Mask => {
@@ -82,13 +98,14 @@ impl Image {
     }
 
     /// Encodes elements in linear order; integers from a list of their own, where f32 would round.
-    fn store(&mut self, tensor: &TensorRef, value: impl Fn(usize) -> f32, integers: Option<&[i32]>) {
+    fn store(&mut self, tensor: &TensorRef, value: impl Fn(usize) -> f32, integers: Option<&[i64]>) {
         let dtype = tensor.desc.dtype;
         let block = usize::try_from(dtype.block_elements()).expect("small");
         for (unit, range) in unit_ranges(tensor).into_iter().enumerate() {
             let bytes = &mut self.bytes[range];
             match integers {
-                Some(integers) => bytes.copy_from_slice(&integers[unit].to_le_bytes()),
+                // What is left out of a smaller integer is its sign.
+                Some(integers) => bytes.copy_from_slice(&integers[unit].to_le_bytes()[..bytes.len()]),
                 None => {
                     let values: Vec<f32> = (0..block).map(|i| value(unit * block + i)).collect();
                     (dtype.row().quantize)(&values, bytes);
@@ -97,18 +114,16 @@ impl Image {
         }
     }
 
+    /// The case as the only node of a split.
+    pub(super) fn split(&self, case: &Case) -> SplitDesc {
+        let (op, operands) = (case.op.clone(), self.operands.clone());
+        let node = NodeDesc { name: Arc::from("case"), op, output: self.output, operands };
+        SplitDesc { nodes: vec![node], memory_slots: 1 }
+    }
+
     /// Runs the case on a backend, on a buffer of its own.
     pub(super) fn run(&self, backend: &dyn Backend, case: &Case) -> Result<Outcome, BackendError> {
-        let split = SplitDesc {
-            nodes: vec![NodeDesc {
-                name: Arc::from("case"),
-                op: case.op.clone(),
-                output: self.output,
-                operands: self.operands.clone(),
-            }],
-            memory_slots: 1,
-        };
-        let prepared = backend.prepare(split)?;
+        let prepared = backend.prepare(self.split(case))?;
         let key = backend.create_buffer(self.bytes.len() as u64, Usage::Compute)?;
         let memory = backend.memory(key)?;
         backend.write(&memory, 0, &self.bytes)?;
@@ -140,9 +155,11 @@ pub(super) fn unit_ranges(tensor: &TensorRef) -> Vec<std::ops::Range<usize>> {
     ranges
 }
 
-fn spoil_ids(fill: Fill, rows: i32, ids: &mut [i32]) {
+fn spoil_ids(fill: Fill, dtype: DType, rows: i64, ids: &mut [i64]) {
+    // An id whose lower half alone would be right.
+    let too_large = if dtype == DType::I64 { 1 << 32 } else { rows };
     match fill {
-        Fill::IdTooLarge => ids.iter_mut().last().into_iter().for_each(|id| *id = rows),
+        Fill::IdTooLarge => ids.iter_mut().last().into_iter().for_each(|id| *id = too_large),
         Fill::IdNegative => ids.iter_mut().take(1).for_each(|id| *id = -1),
         Fill::IdsEqual => ids.fill(rows / 2),
         _ => {}
@@ -158,13 +175,28 @@ fn spoil(fill: Fill, index: usize, dtype: DType, values: &mut [f32]) {
         (Fill::Infinity, 0) if !dtype.is_block() => one(f32::INFINITY),
         (Fill::Nan, 1) => one(f32::NAN),
         (Fill::Infinity, 1) if dtype == DType::F32 => one(f32::INFINITY),
-        (Fill::AllMasked, 0) => values.fill(f32::NEG_INFINITY),
+        (Fill::NanSink, 2) => one(f32::NAN),
+        (Fill::InfiniteSink, 2) => one(f32::INFINITY),
+        (Fill::Specials, 0) => values.iter_mut().for_each(|v| *v = special(*v)),
+        (Fill::Nans, 0) => values.fill(f32::NAN),
+        (Fill::Equal, 0) => values.fill(0.1),
+        (Fill::Huge, 0) => values.iter_mut().for_each(|v| *v *= 1.6e38),
+        (Fill::Tiny, 0) => values.iter_mut().for_each(|v| *v *= 1e-39),
+        (Fill::Offset, 0) => values.iter_mut().for_each(|v| *v += 30_000.0),
+        (Fill::AllMasked | Fill::MaskedSinks, 0) | (Fill::MaskedSinks, 2) => values.fill(f32::NEG_INFINITY),
         (Fill::MaskedNan, 0) => {
             values.fill(f32::NEG_INFINITY);
             values[middle] = f32::NAN;
         }
         _ => {}
     }
+}
+
+/// One of a few numbers that sort in a way of their own, by a number between -2 and 2.
+fn special(v: f32) -> f32 {
+    const SPECIALS: [f32; 8] = [-1.0, -0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    // Steps of 1/256, all of them whole numbers.
+    SPECIALS[(v.abs() * 256.0) as usize % SPECIALS.len()]
 }
 
 /// What is about whole rows of a mask, and of what it masks.

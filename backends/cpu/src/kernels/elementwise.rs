@@ -1,26 +1,67 @@
 //! Ops that make each element of one or two elements.
 #![expect(unsafe_code, reason = "writes the rows of its chunk")]
 
+use std::fmt;
+
 use super::Grid;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Avx2;
 use crate::{
-    math::silu,
     place::Place,
-    simd::Level,
+    simd::{Level, Portable},
     tensor::{Bases, TILE},
 };
 
-/// Which function of one element.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum UnaryOp {
-    Scale(f32),
-    Relu,
-    Silu,
+/// A function of one element, compiled for every level: any closure is one, so an op needs no name here. Called for a
+/// tile at a time.
+pub(crate) trait Map: Send + Sync {
+    fn portable(&self, level: Portable, tile: &mut [f32]);
+    #[cfg(target_arch = "x86_64")]
+    fn avx2(&self, level: Avx2, tile: &mut [f32]);
+}
+
+#[inline(always)]
+fn map<L: Level>(level: L, tile: &mut [f32], f: &impl Fn(f32) -> f32) {
+    level.vectorize(|| tile.iter_mut().for_each(|v| *v = f(*v)));
+}
+
+impl<F: Fn(f32) -> f32 + Send + Sync> Map for F {
+    fn portable(&self, level: Portable, tile: &mut [f32]) {
+        map(level, tile, self);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn avx2(&self, level: Avx2, tile: &mut [f32]) {
+        map(level, tile, self);
+    }
+}
+
+/// A function of two elements, compiled for every level; its result goes to the first.
+pub(crate) trait Zip: Send + Sync {
+    fn portable(&self, level: Portable, a: &mut [f32], b: &[f32]);
+    #[cfg(target_arch = "x86_64")]
+    fn avx2(&self, level: Avx2, a: &mut [f32], b: &[f32]);
+}
+
+#[inline(always)]
+fn zip<L: Level>(level: L, a: &mut [f32], b: &[f32], f: &impl Fn(f32, f32) -> f32) {
+    level.vectorize(|| a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a, *b)));
+}
+
+impl<F: Fn(f32, f32) -> f32 + Send + Sync> Zip for F {
+    fn portable(&self, level: Portable, a: &mut [f32], b: &[f32]) {
+        zip(level, a, b, self);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn avx2(&self, level: Avx2, a: &mut [f32], b: &[f32]) {
+        zip(level, a, b, self);
+    }
 }
 
 /// A function of one element.
-#[derive(Debug)]
 pub(crate) struct Unary {
-    pub(crate) op: UnaryOp,
+    pub(crate) f: Box<dyn Map>,
     pub(crate) x: Place,
     pub(crate) out: Place,
     pub(crate) grid: Grid,
@@ -29,15 +70,6 @@ pub(crate) struct Unary {
 impl Unary {
     #[inline(always)]
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
-        match self.op {
-            UnaryOp::Scale(by) => self.map(level, bases, chunk, |x| x * by),
-            UnaryOp::Relu => self.map(level, bases, chunk, |x| if x > 0.0 { x } else { 0.0 }),
-            UnaryOp::Silu => self.map(level, bases, chunk, silu),
-        }
-    }
-
-    #[inline(always)]
-    fn map<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize, f: impl Fn(f32) -> f32) {
         let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
         let mut tile = [0.0; TILE];
         for piece in self.grid.chunk(chunk) {
@@ -46,26 +78,16 @@ impl Unary {
             let (x, out) = (x.row(at), unsafe { out.row_mut(at) });
             for (start, len) in piece.tiles() {
                 x.load(level, start, &mut tile[..len]);
-                tile[..len].iter_mut().for_each(|v| *v = f(*v));
+                level.map(&*self.f, &mut tile[..len]);
                 out.store(level, start, &tile[..len]);
             }
         }
     }
 }
 
-/// Which function of two elements.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum BinaryOp {
-    Add,
-    Mul,
-    /// `silu(a) · b`.
-    Gate,
-}
-
 /// A function of two elements, the second operand repeated over the first.
-#[derive(Debug)]
 pub(crate) struct Binary {
-    pub(crate) op: BinaryOp,
+    pub(crate) f: Box<dyn Zip>,
     pub(crate) a: Place,
     pub(crate) b: Place,
     pub(crate) out: Place,
@@ -75,15 +97,6 @@ pub(crate) struct Binary {
 impl Binary {
     #[inline(always)]
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
-        match self.op {
-            BinaryOp::Add => self.map(level, bases, chunk, |a, b| a + b),
-            BinaryOp::Mul => self.map(level, bases, chunk, |a, b| a * b),
-            BinaryOp::Gate => self.map(level, bases, chunk, |a, b| silu(a) * b),
-        }
-    }
-
-    #[inline(always)]
-    fn map<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize, f: impl Fn(f32, f32) -> f32) {
         let (a, b, out) = (bases.tensor(&self.a), bases.tensor(&self.b), bases.tensor(&self.out));
         let (mut first, mut second) = ([0.0; TILE], [0.0; TILE]);
         let repeats = self.b.shape[0] != self.a.shape[0];
@@ -99,9 +112,28 @@ impl Binary {
                 } else {
                     b.load(level, start, &mut second[..len]);
                 }
-                first[..len].iter_mut().zip(&second[..len]).for_each(|(a, b)| *a = f(*a, *b));
+                level.zip(&*self.f, &mut first[..len], &second[..len]);
                 out.store(level, start, &first[..len]);
             }
         }
+    }
+}
+
+impl fmt::Debug for Unary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { x, out, grid, .. } = self;
+        f.debug_struct("Unary").field("x", x).field("out", out).field("grid", grid).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Binary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { a, b, out, grid, .. } = self;
+        f.debug_struct("Binary")
+            .field("a", a)
+            .field("b", b)
+            .field("out", out)
+            .field("grid", grid)
+            .finish_non_exhaustive()
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 pub(crate) struct BadId {
     /// Linear position in the ids.
     pub(crate) position: usize,
-    pub(crate) value: i32,
+    pub(crate) value: i64,
     /// How many rows there are.
     pub(crate) rows: usize,
 }

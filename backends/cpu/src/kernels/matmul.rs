@@ -1,12 +1,14 @@
 //! Matrix products: activations are prepared once a node, then tiles of rows meet tiles of rows.
 #![expect(unsafe_code, reason = "reads rows of operands in place, and writes the elements of its chunk")]
 
-use entensor_components::DType;
+use std::marker::PhantomData;
+
+use entensor_components::{DType, codec};
 
 use super::{CHUNK_COST, Grid, Piece, routes::Routes};
 use crate::{
     place::Place,
-    simd::{BLOCK, GROUP, Level, Rounded},
+    simd::{BLOCK, Blocks, GROUP, Level, Rounded},
     tensor::{Bases, Row, RowMut, TILE, Tensor, work_row},
 };
 
@@ -150,8 +152,31 @@ macro_rules! product {
 product! {
     F32 dots_f32, [&'a [u8]; N], plain;
     F16 dots_f16, [&'a [u8]; N], plain;
+    Bf16 dots_bf16, [&'a [u8]; N], plain;
     Q4_1 dots_q4_1, Rounded<'a>, rounded;
     Q8_0 dots_q8_0, Rounded<'a>, rounded;
+}
+
+/// The product of a block dtype without one of its own.
+struct Other<B>(PhantomData<B>);
+
+impl<B: Blocks> Product for Other<B> {
+    type X<'a, const N: usize> = Rounded<'a>;
+
+    #[inline(always)]
+    fn x<'a, const N: usize>(rows: &Rows<'a>, j: usize) -> Rounded<'a> {
+        rows.rounded(j)
+    }
+
+    #[inline(always)]
+    fn dots<L: Level, const M: usize, const N: usize>(
+        level: L,
+        k: usize,
+        w: [&[u8]; M],
+        x: Rounded<'_>,
+    ) -> [[f32; N]; M] {
+        level.dots_blocks::<B, M, N>(k, w, x)
+    }
 }
 
 /// The rows that a chunk multiplies.
@@ -245,10 +270,21 @@ impl MulMat {
         match self.weights.dtype {
             DType::F32 => self.product::<F32, L>(level, bases, chunk),
             DType::F16 => self.product::<F16, L>(level, bases, chunk),
+            DType::Bf16 => self.product::<Bf16, L>(level, bases, chunk),
             DType::Q4_1 => self.product::<Q4_1, L>(level, bases, chunk),
             DType::Q8_0 => self.product::<Q8_0, L>(level, bases, chunk),
+            DType::Q4_0 => self.product::<Other<codec::Q4_0>, L>(level, bases, chunk),
+            DType::Q5_0 => self.product::<Other<codec::Q5_0>, L>(level, bases, chunk),
+            DType::Q5_1 => self.product::<Other<codec::Q5_1>, L>(level, bases, chunk),
+            DType::Q2K => self.product::<Other<codec::Q2K>, L>(level, bases, chunk),
+            DType::Q3K => self.product::<Other<codec::Q3K>, L>(level, bases, chunk),
+            DType::Q4K => self.product::<Other<codec::Q4K>, L>(level, bases, chunk),
+            DType::Q5K => self.product::<Other<codec::Q5K>, L>(level, bases, chunk),
+            DType::Q6K => self.product::<Other<codec::Q6K>, L>(level, bases, chunk),
+            DType::Iq4Nl => self.product::<Other<codec::Iq4Nl>, L>(level, bases, chunk),
+            DType::Mxfp4 => self.product::<Other<codec::Mxfp4>, L>(level, bases, chunk),
             // The op table has no product of integers.
-            DType::I32 => {}
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 => {}
         }
     }
 

@@ -34,7 +34,7 @@ impl RopeTable {
         let pairs = self.frequencies.len();
         let tokens = self.table.shape[1];
         for piece in self.grid.chunk(chunk) {
-            let position = |kind: usize| f64::from(positions.integer([kind * tokens + piece.row, 0, 0, 0]));
+            let position = |kind: usize| positions.integer([kind * tokens + piece.row, 0, 0, 0]) as f64;
             let of_kinds = match self.kinds {
                 Some(_) => [0, 1, 2, 3].map(position),
                 None => [position(0); 4],

@@ -11,6 +11,7 @@ mod nodes;
 mod products;
 mod recurrent;
 mod reductions;
+mod spatial;
 
 use std::sync::Arc;
 
@@ -58,6 +59,8 @@ pub(crate) enum Work {
     Weights,
     /// Sines and cosines.
     Angles,
+    /// Keys that are sorted, and sums of parts.
+    Scratch,
     /// Which rows of activations want which expert.
     Routes,
     /// Activations in that order, rounded or packed.
@@ -72,9 +75,10 @@ impl Work {
             Self::Activations => 0,
             Self::Weights => 1,
             Self::Angles => 2,
-            Self::Routes => 3,
-            Self::Gathered => 4,
-            Self::Operand(operand) => 5 + operand,
+            Self::Scratch => 3,
+            Self::Routes => 4,
+            Self::Gathered => 5,
+            Self::Operand(operand) => 6 + operand,
         }
     }
 }
@@ -185,13 +189,17 @@ impl Builder {
 
     /// Appends a step. `cost` is for the whole step, in bytes moved or as much arithmetic.
     fn push(&mut self, kernel: Kernel, chunks: usize, reads: &[Place], write: Option<&Place>, cost: usize) {
+        self.push_writing(kernel, chunks, reads, write.map_or(&[], std::slice::from_ref), cost);
+    }
+
+    /// As [`Self::push`], for steps that write work memory beside their result.
+    fn push_writing(&mut self, kernel: Kernel, chunks: usize, reads: &[Place], writes: &[Place], cost: usize) {
         if chunks == 0 {
             return;
         }
-        let write = write.map(Place::region);
-        let after = self.hazards.note(reads.iter().map(Place::region), write);
-        if let Some(write) = write {
-            self.forget(&write);
+        let after = self.hazards.note(reads.iter().map(Place::region), writes.iter().map(Place::region));
+        for write in writes {
+            self.forget(&write.region());
         }
         self.program.steps.push(Step { kernel, chunks, after, node: self.node });
         self.program.cost = self.program.cost.saturating_add(cost);

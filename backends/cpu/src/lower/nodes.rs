@@ -2,9 +2,10 @@
 
 use entensor_components::{BackendError, Op};
 
-use super::Builder;
+use super::{Builder, spatial::Steps};
 use crate::{
-    kernels::{BinaryOp, Grid, UnaryOp},
+    kernels::{Grid, NormKind},
+    math,
     place::Place,
 };
 
@@ -15,6 +16,7 @@ pub(super) mod cost {
     pub(in crate::lower) const EXP: usize = 32;
     pub(in crate::lower) const NORM: usize = 16;
     pub(in crate::lower) const SIN_COS: usize = 256;
+    pub(in crate::lower) const SORT: usize = 192;
 }
 
 /// A packed result whose elements may be cut into any pieces.
@@ -23,7 +25,7 @@ pub(super) fn may_flatten(places: &[&Place]) -> bool {
 }
 
 /// The grid of a step that writes `out`: one chunk in linear order if elements of the result share bytes.
-fn ordered(grid: Grid, out: &Place) -> Grid {
+pub(super) fn ordered(grid: Grid, out: &Place) -> Grid {
     if out.is_injective() { grid } else { grid.serial() }
 }
 
@@ -41,20 +43,26 @@ impl Builder {
         match op {
             // `support` refuses them.
             Op::None {} | Op::View { .. } | Op::Reshape { .. } | Op::Permute { .. } | Op::Transpose {} => {}
-            Op::Add {} => self.binary(BinaryOp::Add, operands[0], operands[1], out, cost::MOVE),
-            Op::Mul {} => self.binary(BinaryOp::Mul, operands[0], operands[1], out, cost::MOVE),
-            Op::Scale { by } => self.unary(UnaryOp::Scale(*by), operands[0], out, cost::MOVE),
-            Op::Relu {} => self.unary(UnaryOp::Relu, operands[0], out, cost::MOVE),
-            Op::Silu {} => self.unary(UnaryOp::Silu, operands[0], out, cost::EXP),
-            Op::Swiglu {} => match operands {
-                [both] => {
-                    self.binary(BinaryOp::Gate, both.half_rows(false), both.half_rows(true), out, cost::EXP);
-                }
-                _ => self.binary(BinaryOp::Gate, operands[0], operands[1], out, cost::EXP),
-            },
+            Op::Add {} => self.binary(operands, out, cost::MOVE, |a, b| a + b),
+            Op::Mul {} => self.binary(operands, out, cost::MOVE, |a, b| a * b),
+            &Op::Scale { by } => self.unary(operands, out, cost::MOVE, move |x| x * by),
+            Op::Relu {} => self.unary(operands, out, cost::MOVE, |x| if x > 0.0 { x } else { 0.0 }),
+            Op::Silu {} => self.unary(operands, out, cost::EXP, math::silu),
+            Op::Softplus {} => self.unary(operands, out, cost::EXP, |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p()),
+            Op::Swiglu {} => self.gated(operands, out, cost::EXP, |gate, value| math::silu(gate) * value),
             Op::RmsNorm { eps } => self.rms_norm(*eps, operands[0], out),
-            Op::SoftMax { scale } => self.soft_max(*scale, operands, out),
-            Op::SumRows {} => self.sum_rows(operands[0], out),
+            Op::Norm { eps } => self.norm(NormKind::Standard, *eps, operands[0], out),
+            Op::GroupNorm { n_groups, eps } => self.group_norm(*n_groups as usize, *eps, operands[0], out),
+            Op::L2Norm { eps } => self.norm(NormKind::L2, *eps, operands[0], out),
+            Op::SoftMax { scale, max_bias } => self.soft_max(*scale, *max_bias, operands, out),
+            Op::DiagMaskInf { n_past } => self.diag_mask_inf(*n_past as usize, operands[0], out),
+            Op::Argmax {} => self.argmax(operands[0], out),
+            Op::Argsort { order } => return self.argsort(*order, operands[0], out),
+            Op::TopK { k } => return self.top_k(*k as usize, operands[0], out),
+            Op::Sum {} => return self.sum(operands[0], out),
+            Op::SumRows {} => self.sum_rows(1.0, operands[0], out),
+            Op::Mean {} => self.sum_rows(operands[0].shape[0] as f64, operands[0], out),
+            Op::Cumsum {} => self.cumsum(operands[0], out),
             Op::MulMat {} => return self.mul_mat(operands[0], operands[1], out),
             Op::GetRows {} => self.get_rows(operands[0], operands[1], out),
             Op::SetRows {} => self.set_rows(operands[1], operands[2], out),
@@ -66,6 +74,27 @@ impl Builder {
             Op::Lstm {} => self.lstm(operands[0], operands[1], out),
             Op::Gru {} => self.gru(operands[0], operands[1], operands[2], out),
             Op::Repeat { .. } => self.repeat(operands[0], out),
+            Op::Im2col { s0, s1, p0, p1, d0, d1, is_2d, .. } => {
+                let both = Steps::new([*s0, *s1], [*p0, *p1], [*d0, *d1]);
+                self.im2col(if *is_2d { both } else { Steps::along(*s0, *p0, *d0) }, *is_2d, operands, out);
+            }
+            Op::Conv1d { s0, p0, d0 } => return self.conv_1d(Steps::along(*s0, *p0, *d0), operands, out),
+            Op::Conv2d { s0, s1, p0, p1, d0, d1 } => {
+                return self.conv_2d(Steps::new([*s0, *s1], [*p0, *p1], [*d0, *d1]), operands, out);
+            }
+            Op::Conv2dDw { s0, s1, p0, p1, d0, d1 } => {
+                self.conv_2d_dw(Steps::new([*s0, *s1], [*p0, *p1], [*d0, *d1]), operands, out);
+            }
+            Op::ConvTranspose1d { s0, p0, d0 } => {
+                return self.conv_transpose_1d(Steps::along(*s0, *p0, *d0), operands, out);
+            }
+            Op::ConvTranspose2d { stride } => return self.conv_transpose_2d(*stride, operands, out),
+            Op::Pool1d { op, k0, s0, p0 } => {
+                self.pool(*op, [*k0, 1], Steps::along(*s0, *p0, 1), operands[0], out);
+            }
+            Op::Pool2d { op, k0, k1, s0, s1, p0, p1 } => {
+                self.pool(*op, [*k0, *k1], Steps::new([*s0, *s1], [*p0, *p1], [1, 1]), operands[0], out);
+            }
         }
         Ok(())
     }

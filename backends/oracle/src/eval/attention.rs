@@ -30,7 +30,7 @@ pub(super) fn rope(op: &Op, operands: &[Operand<'_>]) -> Evaluated {
         let mut row = x.row(at);
         for i in 0..rotated / 2 {
             let (kind, since) = if mode.has_sections() { section(*mode, sections, i) } else { (0, i) };
-            let position = f64::from(positions[kind * tokens + index(at[1])]);
+            let position = positions[kind * tokens + index(at[1])] as f64;
             let factor = factors.as_ref().map_or(1.0, |f| f[i]);
             let trained = position * base(op).powf(-2.0 * since as f64 / spread as f64) / factor;
             let kept = if ext_factor == 0.0 { 0.0 } else { ext_factor * ramp(op, spread, i) };

@@ -2,7 +2,7 @@
 
 use super::{Rule, like_first, refuse, repeats};
 use crate::{
-    dtype::{DType, DTypeClass},
+    dtype::DType,
     op::{Op, OpResult, ViewOf, row::packed},
     shape::{Shape, TensorDesc},
 };
@@ -18,7 +18,7 @@ pub(crate) fn get_rows(op: &Op, operands: &[TensorDesc]) -> Rule {
             operands,
         );
     }
-    let dtype = if table.dtype.row().class == DTypeClass::Integer { table.dtype } else { DType::F32 };
+    let dtype = if table.dtype.is_integer() { table.dtype } else { DType::F32 };
     packed(op, dtype, Shape([t[0], i[0], i[1], i[2]]))
 }
 

@@ -7,6 +7,7 @@ mod movement;
 mod products;
 mod recurrent;
 mod reductions;
+mod spatial;
 mod views;
 
 use crate::{
@@ -20,6 +21,7 @@ pub(super) use movement::*;
 pub(super) use products::*;
 pub(super) use recurrent::*;
 pub(super) use reductions::*;
+pub(super) use spatial::*;
 pub(super) use views::*;
 
 type Rule = Result<OpResult, OpError>;

@@ -2,7 +2,6 @@
 
 use super::{Rule, refuse};
 use crate::{
-    dtype::{DType, DTypeClass},
     op::{Op, OpResult, ViewOf, broadcasts, row::packed},
     shape::TensorDesc,
 };
@@ -13,8 +12,7 @@ pub(crate) fn cpy(op: &Op, operands: &[TensorDesc]) -> Rule {
     if source.shape.elements() != target.shape.elements() {
         return refuse(op, "source and target must have the same number of elements", operands);
     }
-    let integer = |d: DType| d.row().class == DTypeClass::Integer;
-    if source.dtype != target.dtype && (integer(source.dtype) || integer(target.dtype)) {
+    if source.dtype != target.dtype && (source.dtype.is_integer() || target.dtype.is_integer()) {
         return refuse(op, "integers are copied to the same integer type only", operands);
     }
     if source.shape != target.shape && (source.dtype.is_block() || target.dtype.is_block()) {

@@ -8,6 +8,7 @@ mod movement;
 mod products;
 mod recurrent;
 mod reductions;
+mod spatial;
 mod views;
 
 use crate::{
@@ -22,6 +23,7 @@ pub(super) use movement::*;
 pub(super) use products::*;
 pub(super) use recurrent::*;
 pub(super) use reductions::*;
+pub(super) use spatial::*;
 pub(super) use views::*;
 
 /// One operand of a sample.

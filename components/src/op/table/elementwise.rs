@@ -23,6 +23,9 @@ macro_rules! elementwise_ops {
     /// `x / (1 + exp(-x))`, computed in f32. Minus infinity gives 0 or NaN, infinity gives infinity.
     silu Silu(x: One<FLOATS>) {} => FUNCTION { source: "ggml_silu; Elfwing et al. 2017", }
 
+    /// `ln(1 + e^x)`, computed in f32 as `max(x, 0) + ln(1 + e^-|x|)`, which neither overflows nor loses small results.
+    softplus Softplus(x: One<FLOATS>) {} => FUNCTION { source: "ggml_softplus; Dugas et al. 2000", }
+
     /// `silu(gate) · value`: gate and value are two operands, or the first and second half of each row of one.
     swiglu Swiglu(gate: One<FLOATS>, value: Maybe<FLOATS>) {} => GATED {
         source: "ggml_swiglu, ggml_swiglu_split; Shazeer 2020, arXiv:2002.05202",

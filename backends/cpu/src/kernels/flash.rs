@@ -2,7 +2,9 @@
 //!
 //! A chunk is a few queries that share keys and values (of one head, or of the heads of a group), so that these are decoded
 //! once for all of them. What a query has gathered so far lies in its row of the result.
-#![expect(unsafe_code, reason = "writes the rows of its chunk")]
+#![expect(unsafe_code, reason = "reads rows of operands in place, and writes the rows of its chunk")]
+
+use entensor_components::DType;
 
 use super::{Grid, Piece};
 use crate::{
@@ -13,10 +15,10 @@ use crate::{
 };
 
 /// Queries that share decoded keys and values.
-pub(crate) const QUERIES: usize = 8;
+pub(crate) const QUERIES: usize = 16;
 
 /// Keys that are looked at together; sums are added up over this many before they join the rest.
-const KEYS: usize = 16;
+const KEYS: usize = 32;
 
 /// Queries and keys whose products are computed together, and keys for a single query.
 const QUERY_TILE: usize = 4;
@@ -79,34 +81,94 @@ struct Weights {
 }
 
 impl Weights {
-    const NONE: Self = Self { rescale: 1.0, weights: [0.0; KEYS], keys: [0; KEYS], count: 0 };
+    /// No weights yet, all keys.
+    const START: Self = {
+        let mut keys = [0; KEYS];
+        let mut key = 0;
+        while key < KEYS {
+            keys[key] = key as u8;
+            key += 1;
+        }
+        Self { rescale: 1.0, weights: [0.0; KEYS], keys, count: KEYS }
+    };
+
+    /// Leaves out the keys whose mask is minus infinity.
+    #[inline(always)]
+    fn leave_out(&mut self, masks: &[f32; KEYS]) {
+        self.count = 0;
+        for (key, &mask) in masks.iter().enumerate() {
+            self.keys[self.count] = key as u8;
+            self.count += usize::from(mask != f32::NEG_INFINITY);
+        }
+    }
 }
 
 impl Query {
     /// Takes the scores of a tile of keys in. A mask of minus infinity takes a key out, whatever its score is.
     #[inline(always)]
-    fn take_in(&mut self, scores: &[f32; KEYS], masks: &[f32; KEYS], scale: f32, softcap: f32) -> Weights {
-        let mut scores = scores.map(|score| score * scale);
-        if softcap != 0.0 {
-            scores = scores.map(|score| softcap * tanh(score / softcap));
+    fn take_in(&mut self, scores: &[f32; KEYS], masks: &[f32; KEYS], scale: f32, softcap: f32, taken: &mut Weights) {
+        let weights = &mut taken.weights;
+        for (weight, score) in weights.iter_mut().zip(scores) {
+            *weight = score * scale;
         }
-        let mut taken = Weights::NONE;
+        if softcap != 0.0 {
+            for weight in weights.iter_mut() {
+                *weight = softcap * tanh(*weight / softcap);
+            }
+        }
+        let mut left_out = false;
         let mut max = self.max;
-        for (key, (score, &mask)) in scores.iter_mut().zip(masks).enumerate() {
+        for (weight, &mask) in weights.iter_mut().zip(masks) {
             let out = mask == f32::NEG_INFINITY;
-            *score = if out { f32::NEG_INFINITY } else { *score + self.slope * mask };
-            max = if *score > max { *score } else { max };
-            taken.keys[taken.count] = key as u8;
-            taken.count += usize::from(!out);
+            left_out |= out;
+            *weight = if out { f32::NEG_INFINITY } else { *weight + self.slope * mask };
+            max = if *weight > max { *weight } else { max };
         }
         // Anything finite will do where all scores are minus infinity.
         let reference = if max == f32::NEG_INFINITY { 0.0 } else { max };
-        taken.weights = scores.map(|score| exp(score - reference));
+        for weight in weights.iter_mut() {
+            *weight = exp(*weight - reference);
+        }
+        let mut sums = *weights;
+        let mut width = KEYS / 2;
+        while width > 0 {
+            for i in 0..width {
+                sums[i] += sums[i + width];
+            }
+            width /= 2;
+        }
         taken.rescale = exp(self.max - reference);
-        let sum: f64 = taken.weights.iter().map(|&w| f64::from(w)).sum();
-        self.sum = self.sum * f64::from(taken.rescale) + sum;
+        self.sum = self.sum * f64::from(taken.rescale) + f64::from(sums[0]);
         self.max = max;
-        taken
+        if left_out {
+            taken.leave_out(masks);
+        }
+    }
+
+    /// Adds a tile of values to what was gathered, from column `start` on.
+    #[inline(always)]
+    fn gather<L: Level>(
+        &self,
+        level: L,
+        start: usize,
+        values: &[[f32; TILE]; KEYS],
+        taken: &Weights,
+        (sums, gathered): (&mut [f32], &mut [f32]),
+    ) {
+        sums.fill(0.0);
+        add_values(sums, values, taken);
+        self.out.as_row().load(level, start, gathered);
+        for (gathered, sum) in gathered.iter_mut().zip(sums) {
+            *gathered = *gathered * taken.rescale + *sum;
+        }
+        self.out.store(level, start, gathered);
+    }
+
+    /// Before the first key nothing was gathered.
+    fn clear<L: Level>(&self, level: L) {
+        for (start, len) in whole(self.out.as_row().len()).tiles() {
+            self.out.store(level, start, &[0.0; TILE][..len]);
+        }
     }
 
     /// Divides what was gathered by the sum of the weights, the sink's included.
@@ -125,7 +187,9 @@ impl Query {
             // A row without weights is zeros, whatever the values are.
             if sum != 0.0 {
                 self.out.as_row().load(level, start, &mut tile[..len]);
-                tile[..len].iter_mut().for_each(|v| *v *= scale);
+                for v in &mut tile[..len] {
+                    *v *= scale;
+                }
             }
             self.out.store(level, start, &tile[..len]);
         }
@@ -143,14 +207,16 @@ fn add_values(sums: &mut [f32], values: &[[f32; TILE]; KEYS], taken: &Weights) {
     let row = |key: u8| (taken.weights[key as usize], &values[key as usize][..len]);
     let (fours, rest) = taken.keys[..taken.count].as_chunks::<4>();
     for four in fours {
-        let [(a, x), (b, y), (c, z), (d, w)] = four.map(row);
+        let [(a, x), (b, y), (c, z), (d, w)] = [row(four[0]), row(four[1]), row(four[2]), row(four[3])];
         for i in 0..len {
             sums[i] += (a * x[i] + b * y[i]) + (c * z[i] + d * w[i]);
         }
     }
     for &key in rest {
         let (weight, value) = row(key);
-        sums.iter_mut().zip(value).for_each(|(sum, v)| *sum += weight * v);
+        for (sum, v) in sums.iter_mut().zip(value) {
+            *sum += weight * v;
+        }
     }
 }
 
@@ -164,33 +230,62 @@ fn add_products<L: Level>(
     (n_keys, n_queries): (usize, usize),
     scores: &mut [[f32; KEYS]; QUERIES],
 ) {
-    fn bytes(row: &[f32; TILE], len: usize) -> &[u8] {
-        bytemuck::cast_slice(&row[..len])
-    }
+    let key = |index: usize| bytemuck::cast_slice(&keys[index][..len]);
+    let query = |index: usize| bytemuck::cast_slice(&queries[index][..len]);
     let mut i = 0;
     while i + QUERY_TILE <= n_queries {
         // Keys beyond the last are multiplied as well where the tile has them; nobody looks at their scores.
         for j in (0..n_keys).step_by(KEY_TILE) {
-            let w: [_; KEY_TILE] = std::array::from_fn(|key| bytes(&keys[j + key], len));
-            let x: [_; QUERY_TILE] = std::array::from_fn(|query| bytes(&queries[i + query], len));
-            let dots = level.dots_f32(len, w, x);
-            for (key, dots) in dots.iter().enumerate() {
-                dots.iter().enumerate().for_each(|(query, dot)| scores[i + query][j + key] += dot);
+            let dots: [[f32; QUERY_TILE]; KEY_TILE] = level.dots_f32(
+                len,
+                std::array::from_fn(|offset| key(j + offset)),
+                std::array::from_fn(|offset| query(i + offset)),
+            );
+            for (offset, dots) in dots.iter().enumerate() {
+                for (row, dot) in dots.iter().enumerate() {
+                    scores[i + row][j + offset] += dot;
+                }
             }
         }
         i += QUERY_TILE;
     }
     for i in i..n_queries {
         for j in (0..n_keys).step_by(KEY_TILE_SINGLE) {
-            let w: [_; KEY_TILE_SINGLE] = std::array::from_fn(|key| bytes(&keys[j + key], len));
-            let dots = level.dots_f32(len, w, [bytes(&queries[i], len)]);
-            dots.iter().enumerate().for_each(|(key, dot)| scores[i][j + key] += dot[0]);
+            let dots: [[f32; 1]; KEY_TILE_SINGLE] =
+                level.dots_f32(len, std::array::from_fn(|offset| key(j + offset)), [query(i)]);
+            for (offset, dot) in dots.iter().enumerate() {
+                scores[i][j + offset] += dot[0];
+            }
+        }
+    }
+}
+
+/// A tile of rows, decoded from column `start` on.
+#[inline(always)]
+fn decode<L: Level>(
+    level: L,
+    from: &Tensor<'_>,
+    (first, plane): (usize, [usize; 2]),
+    start: usize,
+    len: usize,
+    rows: &mut [[f32; TILE]],
+) {
+    let place = from.place();
+    for (row, tile) in rows.iter_mut().enumerate() {
+        let at = [first + row, plane[0], plane[1]];
+        if place.dtype == DType::F16 && place.is_row_packed() {
+            // SAFETY: no step writes an operand while it runs, and the result lies elsewhere.
+            let row = unsafe { from.row_bytes(at) };
+            level.decode_f16(&row[start * 2..], &mut tile[..len]);
+        } else {
+            from.row(at).load(level, start, &mut tile[..len]);
         }
     }
 }
 
 impl FlashAttn {
-    #[inline(always)]
+    /// Vectorized by parts: the whole is too much for the compiler to put into one function, and what it leaves out would be
+    /// compiled for the least of CPUs.
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         for piece in self.grid.chunk(chunk) {
             self.block(level, bases, piece.row);
@@ -232,27 +327,25 @@ impl FlashAttn {
         (std::array::from_fn(query), [kv_head, batch / group[1]])
     }
 
-    #[inline(always)]
     fn block<L: Level>(&self, level: L, bases: Bases<'_>, block: usize) {
         let (k, v) = (bases.tensor(&self.k), bases.tensor(&self.v));
         let (mut all, plane) = self.queries(level, bases, block);
         let count = all.iter().flatten().count();
         let (width, n_keys) = (self.k.shape[0], self.k.shape[1]);
-        let zeros = [0.0; TILE];
-        for query in all.iter().flatten() {
-            whole(self.v.shape[0]).tiles().for_each(|(start, len)| query.out.store(level, start, &zeros[..len]));
-        }
         let (mut rows, mut queries) = ([[0.0; TILE]; KEYS], [[0.0; TILE]; QUERIES]);
-        for (query, tile) in all.iter().flatten().zip(&mut queries) {
-            let len = width.min(TILE);
-            query.q.load(level, 0, &mut tile[..len]);
+        let (mut sums, mut gathered) = ([0.0; TILE], [0.0; TILE]);
+        for query in all.iter().flatten() {
+            query.clear(level);
+        }
+        if width <= TILE {
+            load_queries(level, &all, 0, width, &mut queries);
         }
         for first in (0..n_keys).step_by(KEYS) {
             let keys = (n_keys - first).min(KEYS);
             let mut masks = [[f32::NEG_INFINITY; KEYS]; QUERIES];
             for (query, masks) in all.iter().flatten().zip(&mut masks) {
                 match &query.mask {
-                    Some(mask) => mask.load(level, first, &mut masks[..keys]),
+                    Some(mask) => level.vectorize(|| mask.load(level, first, &mut masks[..keys])),
                     None => masks[..keys].fill(0.0),
                 }
             }
@@ -261,43 +354,41 @@ impl FlashAttn {
             }
             let mut scores = [[0.0; KEYS]; QUERIES];
             for (start, len) in whole(width).tiles() {
-                for (key, tile) in rows[..keys].iter_mut().enumerate() {
-                    k.row([first + key, plane[0], plane[1]]).load(level, start, &mut tile[..len]);
-                }
                 if width > TILE {
-                    for (query, tile) in all.iter().flatten().zip(&mut queries) {
-                        query.q.load(level, start, &mut tile[..len]);
-                    }
+                    load_queries(level, &all, start, len, &mut queries);
                 }
-                add_products(level, len, &rows, &queries, (keys, count), &mut scores);
+                level.vectorize(|| decode(level, &k, (first, plane), start, len, &mut rows[..keys]));
+                level.vectorize(|| add_products(level, len, &rows, &queries, (keys, count), &mut scores));
             }
-            let mut taken = [Weights::NONE; QUERIES];
-            for ((query, taken), (scores, masks)) in
-                all.iter_mut().flatten().zip(&mut taken).zip(scores.iter().zip(&masks))
-            {
-                *taken = query.take_in(scores, masks, self.scale, self.softcap);
+            let mut taken = [Weights::START; QUERIES];
+            let scored = scores.iter().zip(&masks);
+            for ((query, taken), (scores, masks)) in all.iter_mut().flatten().zip(&mut taken).zip(scored) {
+                level.vectorize(|| query.take_in(scores, masks, self.scale, self.softcap, taken));
             }
-            let (mut sums, mut gathered) = ([0.0; TILE], [0.0; TILE]);
             for (start, len) in whole(self.v.shape[0]).tiles() {
-                for (key, tile) in rows[..keys].iter_mut().enumerate() {
-                    v.row([first + key, plane[0], plane[1]]).load(level, start, &mut tile[..len]);
-                }
-                for (query, taken) in all.iter().flatten().zip(&taken) {
-                    if taken.count == 0 {
-                        continue;
-                    }
-                    sums[..len].fill(0.0);
-                    add_values(&mut sums[..len], &rows, taken);
-                    query.out.as_row().load(level, start, &mut gathered[..len]);
-                    let pairs = gathered[..len].iter_mut().zip(&sums[..len]);
-                    pairs.for_each(|(gathered, sum)| *gathered = *gathered * taken.rescale + sum);
-                    query.out.store(level, start, &gathered[..len]);
+                level.vectorize(|| decode(level, &v, (first, plane), start, len, &mut rows[..keys]));
+                for (query, taken) in all.iter().flatten().zip(&taken).filter(|(_, taken)| taken.count > 0) {
+                    level.vectorize(|| {
+                        query.gather(level, start, &rows, taken, (&mut sums[..len], &mut gathered[..len]));
+                    });
                 }
             }
         }
         for query in all.iter().flatten() {
-            query.finish(level);
+            level.vectorize(|| query.finish(level));
         }
+    }
+}
+
+fn load_queries<L: Level>(
+    level: L,
+    all: &[Option<Query>; QUERIES],
+    start: usize,
+    len: usize,
+    queries: &mut [[f32; TILE]; QUERIES],
+) {
+    for (query, tile) in all.iter().flatten().zip(queries) {
+        level.vectorize(|| query.q.load(level, start, &mut tile[..len]));
     }
 }
 

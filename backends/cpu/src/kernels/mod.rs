@@ -120,7 +120,7 @@ impl Kernel {
             Self::AddId(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Route(kernel) => kernel.run(bases),
             Self::Gather(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::FlashAttn(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::FlashAttn(kernel) => kernel.run(level, bases, chunk),
             Self::Lstm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Gru(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
         }

@@ -2,15 +2,17 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use entensor::{DType, Engine, GraphBuilder};
+use entensor_components::DTypeSet;
 
 fn mul_mat(c: &mut Criterion) {
     for threads in [1, 2] {
         let mut group = c.benchmark_group(format!("mul_mat/{threads}t"));
-        for dtype in [DType::F32, DType::F16, DType::Q4_1, DType::Q8_0] {
+        for dtype in DTypeSet::REALS.iter() {
             for rows in [1_u64, 64] {
                 let mut engine =
                     Engine::builder().backend(format!("cpu:threads={threads}")).build().expect("the cpu starts");
-                let (k, m) = (576_u64, 1536_u64);
+                // The nearest whole number of blocks.
+                let (k, m) = (576_u64.next_multiple_of(dtype.block_elements()), 1536_u64);
                 let values: Vec<f32> = (0..k * m).map(|i| (i % 17) as f32 / 8.0 - 1.0).collect();
                 let weights = engine.weights("w", dtype, &[k, m], &values).expect("whole blocks");
                 let mut g = GraphBuilder::new("product");

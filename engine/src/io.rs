@@ -38,6 +38,26 @@ impl Element for half::f16 {
     const NAME: &'static str = "f16";
 }
 
+impl Element for half::bf16 {
+    const DTYPE: Option<DType> = Some(DType::Bf16);
+    const NAME: &'static str = "bf16";
+}
+
+impl Element for i8 {
+    const DTYPE: Option<DType> = Some(DType::I8);
+    const NAME: &'static str = "i8";
+}
+
+impl Element for i16 {
+    const DTYPE: Option<DType> = Some(DType::I16);
+    const NAME: &'static str = "i16";
+}
+
+impl Element for i64 {
+    const DTYPE: Option<DType> = Some(DType::I64);
+    const NAME: &'static str = "i64";
+}
+
 impl Element for u8 {
     const DTYPE: Option<DType> = None;
     const NAME: &'static str = "bytes";

@@ -4,7 +4,9 @@
 
 use std::fmt::Write as _;
 
-use entensor_components::{DType, MAX_DIMS, OPS, Op, OpKind, RopeMode, Shape, TensorDesc, UpscaleMode};
+use entensor_components::{
+    DType, MAX_DIMS, OPS, Op, OpKind, PoolOp, RopeMode, Shape, SortOrder, TensorDesc, UpscaleMode,
+};
 
 /// What a case may hold.
 #[derive(Clone, Copy, Debug)]
@@ -247,10 +249,19 @@ impl Generator {
             }
             Op::Cast { .. } => Op::Cast { dtype: *random.pick(&[DType::F32, DType::F16, DType::Q8_0]) },
             Op::Scale { .. } => Op::Scale { by: *random.pick(&[0.5, -2.0, 1.0]) },
-            Op::SoftMax { .. } => Op::SoftMax { scale: *random.pick(&[1.0, 0.25]) },
+            Op::SoftMax { .. } => {
+                Op::SoftMax { scale: *random.pick(&[1.0, 0.25]), max_bias: *random.pick(&[0.0, 0.0, 8.0]) }
+            }
+            Op::GroupNorm { eps, .. } => Op::GroupNorm { n_groups: *random.pick(&[1, 2]), eps },
+            Op::DiagMaskInf { .. } => Op::DiagMaskInf { n_past: *random.pick(&[0, 1, 3]) },
+            Op::Argsort { .. } => Op::Argsort { order: *random.pick(&[SortOrder::Ascending, SortOrder::Descending]) },
+            Op::TopK { .. } => Op::TopK { k: *random.pick(&[1, 2, 4]) },
             Op::Rope { base, freq_scale, .. } => {
                 let mode = *random.pick(&[RopeMode::Normal, RopeMode::Neox]);
-                Op::Rope { mode, n_dims: *random.pick(&[0, 2]), base, freq_scale }
+                Op::rope(mode, *random.pick(&[0, 2]), base, freq_scale)
+            }
+            Op::FlashAttnExt { logit_softcap, .. } => {
+                Op::FlashAttnExt { scale: 0.5, max_bias: *random.pick(&[0.0, 8.0]), logit_softcap }
             }
             Op::View { .. } => {
                 let shape = Shape([dims[0], 1 + random.below(dims[1].max(1)), 1, 1]);
@@ -269,6 +280,8 @@ impl Generator {
                 Op::Permute { axes: *random.pick(axes) }
             }
             Op::Repeat { .. } => Op::Repeat { shape: Shape([dims[0], dims[1] * 2, dims[2], dims[3]]) },
+            Op::Pool1d { .. } => Op::Pool1d { op: *random.pick(&[PoolOp::Max, PoolOp::Avg]), k0: 2, s0: 2, p0: 0 },
+            Op::Conv1d { .. } => Op::Conv1d { s0: 1 + u32::from(random.percent(50)), p0: 1, d0: 1 },
             op => op,
         }
     }

@@ -235,7 +235,7 @@ impl Run {
             Some(Failure::Id(bad, node)) => BackendError::IndexOutOfRange {
                 node: Arc::clone(&self.program.names[node]),
                 position: bad.position as u64,
-                value: i64::from(bad.value),
+                value: bad.value,
                 rows: bad.rows as u64,
             },
             Some(Failure::Panic) | None => BackendError::DeviceLost { reason: "a kernel panicked".into() },

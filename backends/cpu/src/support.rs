@@ -2,39 +2,30 @@
 
 use entensor_components::{OpDesc, OpKind, Support, TensorDesc};
 
-use crate::kernels::{binary_ops, unary_ops};
-
 /// Whether a row is whole blocks in one piece, as every block codec needs it.
 fn blocks_are_packed(desc: &TensorDesc) -> bool {
     let one_block = desc.shape.0[0] <= desc.dtype.block_elements();
     !desc.dtype.is_block() || desc.dtype.row_bytes(desc.shape.0[0]).is_some() && (desc.is_row_packed() || one_block)
 }
 
-/// Whether the backend can run an op.
+/// Whether the backend can run an op. Lowering answers for every op of the table, so only layouts are refused here.
 pub(crate) fn support(op: &OpDesc<'_>) -> Support {
-    match op.op.kind() {
-        OpKind::None | OpKind::View | OpKind::Reshape | OpKind::Permute | OpKind::Transpose => {
-            return Support::no("leaves and view ops launch nothing");
-        }
-        OpKind::MulMat if !op.output.is_packed() => return Support::no("a result that is not packed"),
-        unary_ops!(OpKind) | binary_ops!(OpKind) => {}
-        OpKind::RmsNorm
-        | OpKind::SoftMax
-        | OpKind::MulMat
-        | OpKind::GetRows
-        | OpKind::SetRows
-        | OpKind::Cpy
-        | OpKind::Cont
-        | OpKind::Rope
-        | OpKind::Repeat
-        | OpKind::Concat
-        | OpKind::Pad
-        | OpKind::Roll
-        | OpKind::Upscale
-        | OpKind::Cast
-        | OpKind::Arange
-        | OpKind::TimestepEmbedding
-        | OpKind::SumRows => {}
+    if !op.op.row().computes() {
+        return Support::no("leaves and view ops launch nothing");
+    }
+    let needs_packed_result = matches!(
+        op.op.kind(),
+        OpKind::MulMat
+            | OpKind::MulMatId
+            | OpKind::FlashAttnExt
+            | OpKind::Im2col
+            | OpKind::Conv1d
+            | OpKind::Conv2d
+            | OpKind::ConvTranspose1d
+            | OpKind::ConvTranspose2d
+    );
+    if needs_packed_result && !op.output.is_packed() {
+        return Support::no("a result that is not packed");
     }
     if !op.operands.iter().chain([&op.output]).all(blocks_are_packed) {
         return Support::no("rows that are not whole blocks in one piece");

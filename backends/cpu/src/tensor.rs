@@ -5,12 +5,15 @@
 //! and out, a tile at a time.
 #![expect(unsafe_code, reason = "memory that several workers use at once, partitioned by the steps' chunk grids")]
 
-use entensor_components::DType;
+use entensor_components::{DType, DTypeSet};
 
 use crate::{place::Place, simd::Level};
 
 /// Elements that kernels work on at a time: a whole number of blocks of every dtype, and a few KiB of first-level cache.
 pub(crate) const TILE: usize = 256;
+
+/// At least the bytes of a block of any dtype.
+const BLOCK_BYTES: usize = 256;
 
 /// Where a slot's bytes begin in this run.
 #[derive(Clone, Copy)]
@@ -87,13 +90,20 @@ impl<'a> Tensor<'a> {
         RowMut(self.row(at))
     }
 
-    /// An integer of an i32 tensor.
+    /// An integer of an index tensor.
     #[inline(always)]
-    pub(crate) fn integer(&self, at: [usize; 4]) -> i32 {
+    pub(crate) fn integer(&self, at: [usize; 4]) -> i64 {
         let row = self.row([at[1], at[2], at[3]]);
-        assert!(at[0] < row.len && row.dtype == DType::I32);
-        // SAFETY: the coordinates were just checked, and i32 is plain.
-        i32::from_le(unsafe { row.first.add(at[0] * row.step).cast::<i32>().read_unaligned() })
+        assert!(at[0] < row.len && DTypeSet::INDICES.contains(row.dtype));
+        let element = row.first.wrapping_add(at[0] * row.step);
+        // SAFETY: the coordinates and the dtype were just checked.
+        unsafe {
+            if row.dtype == DType::I64 {
+                i64::from_le_bytes(element.cast::<[u8; 8]>().read())
+            } else {
+                i64::from(i32::from_le_bytes(element.cast::<[u8; 4]>().read()))
+            }
+        }
     }
 }
 
@@ -118,6 +128,16 @@ impl Row {
         self.len
     }
 
+    /// Every `step`th element from `start` on, for plain dtypes.
+    #[inline(always)]
+    pub(crate) fn every(&self, start: usize, step: usize) -> Self {
+        assert!(start < self.len && step > 0 && !self.dtype.is_block());
+        let len = (self.len - start).div_ceil(step);
+        // Of one element the step is never taken, and it might overflow.
+        let step = if len > 1 { self.step * step } else { self.dtype.block_bytes() as usize };
+        Self { first: self.first.wrapping_add(start * self.step), step, len, dtype: self.dtype }
+    }
+
     /// Decodes elements from `start`; for block dtypes, whole blocks.
     #[inline(always)]
     pub(crate) fn load<L: Level>(&self, level: L, start: usize, out: &mut [f32]) {
@@ -131,12 +151,7 @@ impl Row {
                     std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().cast::<u8>(), out.len() * 4);
                 }
             }
-            DType::F32 => {
-                for (i, o) in out.iter_mut().enumerate() {
-                    // SAFETY: the range was just checked.
-                    *o = unsafe { self.first.add((start + i) * self.step).cast::<f32>().read_unaligned() };
-                }
-            }
+            DType::F32 => self.load_each(start, out, f32::from_le_bytes),
             DType::F16 if packed => {
                 // Through a copy: the row may be the one that is written later in this chunk.
                 let mut bytes = [0_u8; TILE * 2];
@@ -150,21 +165,37 @@ impl Row {
                     level.decode_f16(bytes, out);
                 }
             }
-            DType::F16 => {
-                for (i, o) in out.iter_mut().enumerate() {
-                    // SAFETY: the range was just checked.
-                    let bits = unsafe { self.first.add((start + i) * self.step).cast::<u16>().read_unaligned() };
-                    *o = half::f16::from_bits(u16::from_le(bits)).to_f32();
-                }
-            }
-            DType::I32 => {
-                for (i, o) in out.iter_mut().enumerate() {
-                    // SAFETY: the range was just checked.
-                    let v = unsafe { self.first.add((start + i) * self.step).cast::<i32>().read_unaligned() };
-                    *o = i32::from_le(v) as f32;
-                }
-            }
-            DType::Q4_1 | DType::Q8_0 => self.load_blocks(start, out),
+            DType::F16 => self.load_each(start, out, |b| half::f16::from_le_bytes(b).to_f32()),
+            DType::Bf16 => self.load_each(start, out, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)),
+            DType::I8 => self.load_each(start, out, |b| f32::from(i8::from_le_bytes(b))),
+            DType::I16 => self.load_each(start, out, |b| f32::from(i16::from_le_bytes(b))),
+            DType::I32 => self.load_each(start, out, |b| i32::from_le_bytes(b) as f32),
+            DType::I64 => self.load_each(start, out, |b| i64::from_le_bytes(b) as f32),
+            DType::Q4_0
+            | DType::Q4_1
+            | DType::Q5_0
+            | DType::Q5_1
+            | DType::Q8_0
+            | DType::Q2K
+            | DType::Q3K
+            | DType::Q4K
+            | DType::Q5K
+            | DType::Q6K
+            | DType::Iq4Nl
+            | DType::Mxfp4 => self.load_blocks(start, out),
+        }
+    }
+
+    /// Decodes elements of `N` bytes one by one. The packed loop has a step that the compiler knows.
+    #[inline(always)]
+    fn load_each<const N: usize>(&self, start: usize, out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
+        assert!(self.dtype.block_bytes() == N as u64 && start <= self.len && out.len() <= self.len - start);
+        // SAFETY: elements have `N` bytes, and the range was just checked.
+        let element = |i: usize, step: usize| unsafe { self.first.add((start + i) * step).cast::<[u8; N]>().read() };
+        if self.step == N {
+            out.iter_mut().enumerate().for_each(|(i, o)| *o = decode(element(i, N)));
+        } else {
+            out.iter_mut().enumerate().for_each(|(i, o)| *o = decode(element(i, self.step)));
         }
     }
 
@@ -172,7 +203,7 @@ impl Row {
         let row = self.dtype.row();
         let (elements, unit) = (row.block_elements as usize, row.block_bytes as usize);
         assert!(start.is_multiple_of(elements) && out.len().is_multiple_of(elements));
-        let mut block = [0_u8; 64];
+        let mut block = [0_u8; BLOCK_BYTES];
         let block = &mut block[..unit];
         for (i, out) in out.chunks_exact_mut(elements).enumerate() {
             // SAFETY: `load` checked that the blocks lie inside the row; `block` is ours.
@@ -223,12 +254,7 @@ impl RowMut {
                     std::ptr::copy_nonoverlapping(x.as_ptr().cast::<u8>(), to, x.len() * 4);
                 }
             }
-            DType::F32 => {
-                for (i, v) in x.iter().enumerate() {
-                    // SAFETY: the range was just checked, and the row is ours.
-                    unsafe { row.first.add((start + i) * row.step).cast::<f32>().write_unaligned(*v) };
-                }
-            }
+            DType::F32 => self.store_each(start, x, f32::to_le_bytes),
             DType::F16 => {
                 let mut bytes = [0_u8; TILE * 2];
                 for (tile, x) in x.chunks(TILE).enumerate() {
@@ -242,14 +268,39 @@ impl RowMut {
                     }
                 }
             }
-            DType::I32 => {
-                for (i, v) in x.iter().enumerate() {
-                    let v = (v.round() as i32).to_le();
-                    // SAFETY: the range was just checked, and the row is ours.
-                    unsafe { row.first.add((start + i) * row.step).cast::<i32>().write_unaligned(v) };
-                }
-            }
-            DType::Q4_1 | DType::Q8_0 => self.store_blocks(start, x),
+            DType::Bf16 => self.store_each(start, x, |v| half::bf16::from_f32(v).to_le_bytes()),
+            DType::I8 => self.store_each(start, x, |v| (v.round() as i8).to_le_bytes()),
+            DType::I16 => self.store_each(start, x, |v| (v.round() as i16).to_le_bytes()),
+            DType::I32 => self.store_each(start, x, |v| (v.round() as i32).to_le_bytes()),
+            DType::I64 => self.store_each(start, x, |v| (v.round() as i64).to_le_bytes()),
+            DType::Q4_0
+            | DType::Q4_1
+            | DType::Q5_0
+            | DType::Q5_1
+            | DType::Q8_0
+            | DType::Q2K
+            | DType::Q3K
+            | DType::Q4K
+            | DType::Q5K
+            | DType::Q6K
+            | DType::Iq4Nl
+            | DType::Mxfp4 => self.store_blocks(start, x),
+        }
+    }
+
+    /// Encodes elements of `N` bytes one by one.
+    #[inline(always)]
+    fn store_each<const N: usize>(self, start: usize, x: &[f32], encode: impl Fn(f32) -> [u8; N]) {
+        let row = self.0;
+        assert!(row.dtype.block_bytes() == N as u64 && start <= row.len && x.len() <= row.len - start);
+        let store = |i: usize, step: usize, bytes: [u8; N]| {
+            // SAFETY: elements have `N` bytes, the range was just checked, and the row is ours.
+            unsafe { row.first.add((start + i) * step).cast::<[u8; N]>().write(bytes) };
+        };
+        if row.step == N {
+            x.iter().enumerate().for_each(|(i, v)| store(i, N, encode(*v)));
+        } else {
+            x.iter().enumerate().for_each(|(i, v)| store(i, row.step, encode(*v)));
         }
     }
 
@@ -257,7 +308,7 @@ impl RowMut {
         let (row, table) = (self.0, self.0.dtype.row());
         let (elements, unit) = (table.block_elements as usize, table.block_bytes as usize);
         assert!(start.is_multiple_of(elements) && x.len().is_multiple_of(elements));
-        let mut block = [0_u8; 64];
+        let mut block = [0_u8; BLOCK_BYTES];
         let block = &mut block[..unit];
         for (i, x) in x.chunks_exact(elements).enumerate() {
             (table.quantize)(x, block);
@@ -275,6 +326,14 @@ impl RowMut {
         assert!(index < self.0.len && self.0.dtype == DType::F32);
         // SAFETY: the index was just checked, and the row is ours.
         unsafe { self.0.first.add(index * self.0.step).cast::<f32>().write_unaligned(value) };
+    }
+
+    /// Writes one element of an i32 row.
+    #[inline(always)]
+    pub(crate) fn set_integer(self, index: usize, value: i32) {
+        assert!(index < self.0.len && self.0.dtype == DType::I32);
+        // SAFETY: the index was just checked, and the element is ours.
+        unsafe { self.0.first.add(index * self.0.step).cast::<i32>().write_unaligned(value.to_le()) };
     }
 
     /// Writes zeros to elements of a plain dtype, all of which have zero as zero bytes.
@@ -311,8 +370,10 @@ impl RowMut {
                 std::ptr::copy(source, target, units * unit);
             } else {
                 match unit {
+                    8 => copy_strided::<8>(source, from.step, target, self.0.step, units),
                     4 => copy_strided::<4>(source, from.step, target, self.0.step, units),
                     2 => copy_strided::<2>(source, from.step, target, self.0.step, units),
+                    1 => copy_strided::<1>(source, from.step, target, self.0.step, units),
                     _ => {
                         for i in 0..units {
                             std::ptr::copy(source.add(i * from.step), target.add(i * self.0.step), unit);

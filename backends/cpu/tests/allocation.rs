@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use common::{block, cpu, memory};
+use common::{block, cpu, memory, reductions};
 use entensor_components::Backend;
 use entensor_cpu::{CpuBackend, CpuConfig};
 
@@ -39,9 +39,13 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn a_warm_submission_allocates_nothing() {
     // One test in this file: another thread's allocations would count.
-    for (threads, width, tokens) in [(1, 64, 4), (1, 256, 64), (2, 64, 4), (3, 256, 64)] {
+    let sizes = [(1, 64, 4), (1, 256, 64), (2, 64, 4), (3, 256, 64)];
+    let blocks = sizes.map(|(threads, width, tokens)| (threads, width, tokens, block(width, tokens, 2)));
+    // Long rows too: sorts that recurse.
+    let sizes = [(1, 64, 4), (1, 5000, 2), (3, 1000, 20)];
+    let sorts = sizes.map(|(threads, width, rows)| (threads, width, rows, reductions(width, rows)));
+    for (threads, width, tokens, (split, read, written)) in blocks.into_iter().chain(sorts) {
         let backend = cpu(threads);
-        let (split, read, written) = block(width, tokens, 2);
         let memories = [memory(&backend, &read), memory(&backend, &written)];
         let prepared = backend.prepare(split).expect("valid");
         // On a busy machine a helper may join for the first time late, and a thread's first steps allocate. What must hold

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use common::{block, contents, cpu, floats, memory, node, tensor};
+use common::{block, contents, cpu, floats, memory, node, reductions, tensor};
 use entensor_components::{Backend, BackendError, DType, MemoryHandle, Op, SplitDesc};
 use entensor_cpu::{CpuBackend, CpuConfig};
 
@@ -46,6 +46,24 @@ fn many_runs_with_any_number_of_threads_give_the_same_bits() {
         let shared = pool(threads);
         assert_eq!(run(&on_pool(&shared, None), 3, 40), expected, "a pool of {threads}");
         assert_eq!(run(&on_pool(&shared, Some(2)), 3, 40), expected, "one helper from a pool of {threads}");
+    }
+}
+
+/// Steps that share work memory, beside each other and one after the other.
+#[test]
+fn sorts_and_sums_side_by_side_give_the_same_bits() {
+    let result = |backend: &dyn Backend, width, rows| {
+        let (split, read, written) = reductions(width, rows);
+        let memories = [memory(backend, &read), memory(backend, &written)];
+        let prepared = backend.prepare(split).expect("valid");
+        (0..10).for_each(|_| assert!(prepared.submit(&memories).is_ok()));
+        contents(backend, &memories[1])
+    };
+    for (width, rows) in [(40_000, 2), (1000, 150), (16, 9000)] {
+        let expected = result(&cpu(1), width, rows);
+        for threads in [2, 3, 4, 9] {
+            assert!(result(&cpu(threads), width, rows) == expected, "{threads} threads, {width} × {rows}");
+        }
     }
 }
 

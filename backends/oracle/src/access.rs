@@ -1,7 +1,7 @@
 //! Elements by strides: decoding operands to f64, and storing results without touching any byte between elements.
 
 use entensor_components::{DType, Shape, TensorDesc, TensorRef};
-use half::f16;
+use half::{bf16, f16};
 
 /// An operand: what it looks like and the memory it lies in.
 pub(crate) struct Operand<'a> {
@@ -70,9 +70,10 @@ impl Operand<'_> {
         let mut block = vec![0.0; index(self.desc.dtype.block_elements())];
         for unit in units(&self.desc, self.start, at) {
             let bytes = &self.bytes[unit];
-            if self.desc.dtype == DType::I32 {
-                // Decoding through f32 would round integers above 2^24.
-                values.extend(bytes.as_chunks::<4>().0.iter().map(|b| f64::from(i32::from_le_bytes(*b))));
+            if let Some(integer) = integer(self.desc.dtype, bytes) {
+                // Decoding through f32 would round integers above 2^24; f64 holds 2^53, and ops that only move integers
+                // move bytes.
+                values.push(integer as f64);
             } else {
                 (self.desc.dtype.row().dequantize)(bytes, &mut block);
                 values.extend(block.iter().map(|&v| f64::from(v)));
@@ -91,11 +92,23 @@ impl Operand<'_> {
         units(&self.desc, self.start, at).flat_map(|unit| self.bytes[unit].iter().copied()).collect()
     }
 
-    /// Integers in linear order.
-    pub(crate) fn integers(&self) -> Vec<i32> {
-        let bytes: Vec<u8> = rows(self.desc.shape).flat_map(|at| self.row_units(at)).collect();
-        bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect()
+    /// Integers in linear order; nothing, if the elements are none.
+    pub(crate) fn integers(&self) -> Vec<i64> {
+        let units = |at| units(&self.desc, self.start, at);
+        rows(self.desc.shape).flat_map(units).filter_map(|unit| integer(self.desc.dtype, &self.bytes[unit])).collect()
     }
+}
+
+/// One element of an integer dtype.
+fn integer(dtype: DType, bytes: &[u8]) -> Option<i64> {
+    let mut eight = [0; 8];
+    if !dtype.is_integer() {
+        return None;
+    }
+    eight[..bytes.len()].copy_from_slice(bytes);
+    // The upper bytes are copies of the sign.
+    let unused = 64 - 8 * bytes.len();
+    Some(i64::from_le_bytes(eight) << unused >> unused)
 }
 
 /// Stores a result by the output's strides.
@@ -128,14 +141,29 @@ fn store_row(encoded: &[u8], desc: &TensorDesc, bytes: &mut [u8], start: usize, 
     }
 }
 
-/// Rounds once to the dtype.
+/// Rounds once to the dtype; integers saturate, and blocks are encoded from f32.
 #[expect(clippy::cast_possible_truncation, reason = "rounding to the output's dtype is what this function is for")]
 fn encode(values: &[f64], dtype: DType) -> Vec<u8> {
     match dtype {
-        DType::F32 => values.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect(),
         DType::F16 => values.iter().flat_map(|&v| f16::from_f32(round_to_odd(v)).to_le_bytes()).collect(),
+        DType::Bf16 => values.iter().flat_map(|&v| bf16::from_f32(round_to_odd(v)).to_le_bytes()).collect(),
+        DType::I8 => values.iter().flat_map(|&v| (v as i8).to_le_bytes()).collect(),
+        DType::I16 => values.iter().flat_map(|&v| (v as i16).to_le_bytes()).collect(),
         DType::I32 => values.iter().flat_map(|&v| (v as i32).to_le_bytes()).collect(),
-        DType::Q4_1 | DType::Q8_0 => {
+        DType::I64 => values.iter().flat_map(|&v| (v as i64).to_le_bytes()).collect(),
+        DType::F32
+        | DType::Q4_0
+        | DType::Q4_1
+        | DType::Q5_0
+        | DType::Q5_1
+        | DType::Q8_0
+        | DType::Q2K
+        | DType::Q3K
+        | DType::Q4K
+        | DType::Q5K
+        | DType::Q6K
+        | DType::Iq4Nl
+        | DType::Mxfp4 => {
             let values: Vec<f32> = values.iter().map(|&v| v as f32).collect();
             let mut bytes = vec![0; dtype.row_bytes(values.len() as u64).map_or(0, index)];
             (dtype.row().quantize)(&values, &mut bytes);
@@ -144,8 +172,8 @@ fn encode(values: &[f64], dtype: DType) -> Vec<u8> {
     }
 }
 
-/// f64 to f32 such that rounding the result to f16 is rounding the f64 once: an inexact result gets an odd mantissa, so
-/// that it is never mistaken for a tie.
+/// f64 to f32 such that rounding the result to f16 or bf16 is rounding the f64 once: an inexact result gets an odd mantissa,
+/// so that it is never mistaken for a tie.
 #[expect(clippy::cast_possible_truncation, reason = "the rounding error is what the function repairs")]
 fn round_to_odd(v: f64) -> f32 {
     let nearest = v as f32;
@@ -156,7 +184,7 @@ fn round_to_odd(v: f64) -> f32 {
     // The neighbour on the other side of `v` is odd, since `nearest` is even.
     let away = i32::from(v.abs() > back.abs()) * 2 - 1;
     if nearest == 0.0 {
-        f32::MIN_POSITIVE.copysign(nearest)
+        f32::from_bits(1).copysign(nearest)
     } else {
         f32::from_bits(nearest.to_bits().wrapping_add_signed(away))
     }
@@ -178,10 +206,35 @@ mod tests {
     }
 
     #[test]
+    fn bf16_results_are_rounded_once() {
+        let tie = 1.0 + 2.0_f64.powi(-8);
+        let rounded = |v| bf16::from_f32(round_to_odd(v)).to_f64();
+        assert_eq!(rounded(tie), 1.0);
+        assert_eq!(rounded(tie + 2.0_f64.powi(-40)), 1.0 + 2.0_f64.powi(-7));
+        assert_eq!(rounded(3.0 * tie), 3.0 + 2.0_f64.powi(-6));
+        // Smaller than any f32: nothing, and not the smallest normal number.
+        assert_eq!(rounded(1e-60), 0.0);
+        assert_eq!(rounded(-1e-60).to_bits(), (-0.0_f64).to_bits());
+        assert_eq!(rounded(1e39), f64::INFINITY);
+    }
+
+    #[test]
     fn big_integers_survive() {
         let bytes = 16_777_217_i32.to_le_bytes();
         let desc = TensorDesc::packed(DType::I32, Shape([1; 4])).expect("one integer");
         let operand = Operand { desc, bytes: &bytes, start: 0 };
         assert_eq!(encode(&operand.values(), DType::I32), bytes);
+    }
+
+    #[test]
+    fn integers_of_every_width_keep_their_sign() {
+        let check = |dtype: DType, bytes: &[u8], expected: i64| {
+            let desc = TensorDesc::packed(dtype, Shape([1; 4])).expect("one integer");
+            assert_eq!(Operand { desc, bytes, start: 0 }.integers(), [expected], "{dtype}");
+        };
+        check(DType::I8, &(-3_i8).to_le_bytes(), -3);
+        check(DType::I16, &(-300_i16).to_le_bytes(), -300);
+        check(DType::I32, &i32::MIN.to_le_bytes(), i64::from(i32::MIN));
+        check(DType::I64, &(i64::MAX - 1).to_le_bytes(), i64::MAX - 1);
     }
 }

@@ -1,7 +1,7 @@
 //! The dtype table: one row per element type, block layouts exactly as in GGUF.
 //!
 //! A row carries everything other code needs to know about a type. Adding a dtype means adding a row here, its
-//! block codec in [`codec`], and (for speed) a kernel in the backends that want one.
+//! codec (of the same name) in [`codec`], and (for speed) a kernel in the backends that want one.
 
 pub mod codec;
 
@@ -44,7 +44,7 @@ pub struct DTypeRow {
 }
 
 macro_rules! dtype_table {
-    ($($variant:ident = $name:literal, $gguf:literal, $elements:literal, $bytes:literal, $class:ident, $codec:ident, $doc:literal;)+) => {
+    ($($variant:ident = $name:literal, $gguf:literal, $elements:literal, $bytes:literal, $class:ident, $doc:literal;)+) => {
         /// The element type of a tensor.
         ///
         /// Immutable as a component: inserting another value re-plans the graphs that use the tensor.
@@ -62,19 +62,36 @@ macro_rules! dtype_table {
             block_elements: $elements,
             block_bytes: $bytes,
             class: DTypeClass::$class,
-            dequantize: codec::$codec::dequantize,
-            quantize: codec::$codec::quantize,
+            dequantize: <codec::$variant as codec::Codec>::dequantize,
+            quantize: <codec::$variant as codec::Codec>::quantize,
             doc: $doc,
         },)+];
+
+        /// The class of every dtype, where constants can read it.
+        const CLASSES: &[(DType, DTypeClass)] = &[$((DType::$variant, DTypeClass::$class),)+];
     };
 }
 
 dtype_table! {
-    F32 = "f32", 0, 1, 4, Float, f32s, "IEEE single precision.";
-    F16 = "f16", 1, 1, 2, Float, f16s, "IEEE half precision.";
-    I32 = "i32", 26, 1, 4, Integer, i32s, "Signed 32-bit integers: row indices and positions.";
-    Q4_1 = "q4_1", 3, 32, 20, Block, q4_1, "Blocks of 32: f16 scale `d`, f16 minimum `m`, 32 nibbles `q`; value = `d·q + m`. Low nibbles are elements 0–15, high nibbles 16–31.";
-    Q8_0 = "q8_0", 8, 32, 34, Block, q8_0, "Blocks of 32: f16 scale `d`, 32 signed bytes `q`; value = `d·q`.";
+    F32 = "f32", 0, 1, 4, Float, "IEEE single precision.";
+    F16 = "f16", 1, 1, 2, Float, "IEEE half precision.";
+    Bf16 = "bf16", 30, 1, 2, Float, "The upper half of an IEEE single: its range with 8 bits of precision.";
+    I8 = "i8", 24, 1, 1, Integer, "Signed 8-bit integers.";
+    I16 = "i16", 25, 1, 2, Integer, "Signed 16-bit integers.";
+    I32 = "i32", 26, 1, 4, Integer, "Signed 32-bit integers: row indices and positions.";
+    I64 = "i64", 27, 1, 8, Integer, "Signed 64-bit integers: row indices.";
+    Q4_0 = "q4_0", 2, 32, 18, Block, "Blocks of 32: f16 scale `d`, 32 nibbles `q`; value = `d·(q − 8)`. Low nibbles are elements 0–15, high nibbles 16–31.";
+    Q4_1 = "q4_1", 3, 32, 20, Block, "Blocks of 32: f16 scale `d`, f16 minimum `m`, 32 nibbles `q`; value = `d·q + m`. Low nibbles are elements 0–15, high nibbles 16–31.";
+    Q5_0 = "q5_0", 6, 32, 22, Block, "Blocks of 32: f16 scale `d`, a 32-bit word of fifth bits, 32 nibbles as in `q4_0`; value = `d·(q − 16)`.";
+    Q5_1 = "q5_1", 7, 32, 24, Block, "Blocks of 32: f16 scale `d`, f16 minimum `m`, a 32-bit word of fifth bits, 32 nibbles as in `q4_1`; value = `d·q + m`.";
+    Q8_0 = "q8_0", 8, 32, 34, Block, "Blocks of 32: f16 scale `d`, 32 signed bytes `q`; value = `d·q`.";
+    Q2K = "q2_K", 10, 256, 84, Block, "Blocks of 256: 16 bytes of a 4-bit scale `s` (low) and minimum `m` (high) for each 16 elements, 256 2-bit `q`, f16 `d`, f16 `dmin`; value = `(d·s)·q − dmin·m`.";
+    Q3K = "q3_K", 11, 256, 110, Block, "Blocks of 256: 256 third bits, 256 pairs of lower bits, 6-bit scales `s` for each 16 elements, f16 `d`; value = `(d·(s − 32))·(q − 4)`.";
+    Q4K = "q4_K", 12, 256, 144, Block, "Blocks of 256: f16 `d`, f16 `dmin`, a 6-bit scale `s` and minimum `m` for each 32 elements in 12 bytes, 256 nibbles `q`; value = `(d·s)·q − dmin·m`.";
+    Q5K = "q5_K", 13, 256, 176, Block, "Blocks of 256: as `q4_K`, with 256 fifth bits before the nibbles.";
+    Q6K = "q6_K", 14, 256, 210, Block, "Blocks of 256: 256 nibbles, 256 pairs of upper bits, a signed byte of scale `s` for each 16 elements, f16 `d`; value = `(d·s)·(q − 32)`.";
+    Iq4Nl = "iq4_nl", 20, 32, 18, Block, "Blocks of 32: f16 scale `d`, 32 nibbles as in `q4_0` that index a fixed table of 16 integers, closer together near zero; value = `d·table[q]`.";
+    Mxfp4 = "mxfp4", 39, 32, 17, Block, "Blocks of 32 (OCP Microscaling): exponent byte `e`, 32 nibbles as in `q4_0`, each a float of 1 sign, 2 exponent and 1 fraction bit; value = `2^(e − 127)·q`.";
 }
 
 impl DType {
@@ -126,6 +143,12 @@ impl DType {
         self.row().class == DTypeClass::Float
     }
 
+    /// Whether elements are integers.
+    #[must_use]
+    pub fn is_integer(self) -> bool {
+        self.row().class == DTypeClass::Integer
+    }
+
     /// Bytes of a row of `elements`, or `None` if it is no whole number of blocks or overflows.
     #[must_use]
     pub fn row_bytes(self, elements: u64) -> Option<u64> {
@@ -152,6 +175,16 @@ impl DTypeSet {
     pub const NONE: Self = Self(0);
     /// Every dtype of the table.
     pub const ALL: Self = Self(u64::MAX);
+    /// One float an element.
+    pub const FLOATS: Self = Self::of_class(DTypeClass::Float);
+    /// One integer an element.
+    pub const INTEGERS: Self = Self::of_class(DTypeClass::Integer);
+    /// Packed in blocks that share scales.
+    pub const BLOCKS: Self = Self::of_class(DTypeClass::Block);
+    /// Everything that stands for real numbers: floats and blocks.
+    pub const REALS: Self = Self::FLOATS.union(Self::BLOCKS);
+    /// The integers that name rows.
+    pub const INDICES: Self = Self::of(&[DType::I32, DType::I64]);
 
     /// The set of these dtypes.
     #[must_use]
@@ -163,6 +196,26 @@ impl DTypeSet {
             i += 1;
         }
         Self(bits)
+    }
+
+    /// Every dtype of a class.
+    const fn of_class(class: DTypeClass) -> Self {
+        let mut set = Self::NONE;
+        let mut i = 0;
+        while i < CLASSES.len() {
+            let (dtype, its) = CLASSES[i];
+            if its as u8 == class as u8 {
+                set = set.with(dtype);
+            }
+            i += 1;
+        }
+        set
+    }
+
+    /// What is in either set.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// This set with `dtype` added.
@@ -209,9 +262,22 @@ mod tests {
     }
 
     #[test]
+    fn sets_by_class_hold_each_dtype_once() {
+        for row in DTYPES {
+            let sets = [DTypeSet::FLOATS, DTypeSet::INTEGERS, DTypeSet::BLOCKS];
+            assert_eq!(sets.iter().filter(|set| set.contains(row.dtype)).count(), 1, "{}", row.name);
+            assert_eq!(DTypeSet::REALS.contains(row.dtype), !row.dtype.is_integer());
+            assert!(DTYPES.len() <= 64, "sets are 64 bits");
+        }
+        assert!(DTypeSet::INDICES.iter().eq([DType::I32, DType::I64]));
+    }
+
+    #[test]
     fn rows_of_no_whole_block_have_no_size() {
-        for elements in [1, 31, 33, 255, 257] {
-            assert_eq!(DType::Q4_1.row_bytes(elements), None);
+        for row in DTYPES.iter().filter(|row| row.dtype.is_block()) {
+            for elements in [1, 31, 33, 255, 257] {
+                assert_eq!(row.dtype.row_bytes(elements), None);
+            }
         }
         assert_eq!(DType::Q4_1.row_bytes(64), Some(40));
         assert_eq!(DType::F32.row_bytes(u64::MAX), None);

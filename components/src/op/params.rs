@@ -9,6 +9,8 @@ use crate::{
 pub trait OpParam {
     /// What a constructor takes for it.
     type Arg;
+    /// The text form in words, for messages: "a number, such as 0.5".
+    const FORM: &'static str;
     /// The parameter from what a constructor was given.
     fn from_arg(arg: Self::Arg) -> Self
     where
@@ -51,102 +53,9 @@ pub enum ParamError {
     },
 }
 
-/// Which elements of a head rope rotates together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RopeMode {
-    /// Neighbours: elements 2i and 2i+1.
-    #[default]
-    Normal,
-    /// Halves: elements i and i + n_dims/2.
-    Neox,
-}
-
-impl OpParam for RopeMode {
-    type Arg = Self;
-
-    fn from_arg(arg: Self) -> Self {
-        arg
-    }
-
-    fn text(&self) -> Option<String> {
-        Some(match self {
-            Self::Normal => "normal".into(),
-            Self::Neox => "neox".into(),
-        })
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "normal" => Some(Self::Normal),
-            "neox" => Some(Self::Neox),
-            _ => None,
-        }
-    }
-
-    fn key(&self, key: &mut Vec<u64>) {
-        key.push(*self as u64);
-    }
-}
-
-/// How new elements come from old ones where a tensor is stretched.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum UpscaleMode {
-    /// The element whose cell the new one falls in.
-    #[default]
-    Nearest,
-    /// The weighted mean of the two by two elements around.
-    Bilinear,
-}
-
-impl OpParam for UpscaleMode {
-    type Arg = Self;
-
-    fn from_arg(arg: Self) -> Self {
-        arg
-    }
-
-    fn text(&self) -> Option<String> {
-        Some(match self {
-            Self::Nearest => "nearest".into(),
-            Self::Bilinear => "bilinear".into(),
-        })
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "nearest" => Some(Self::Nearest),
-            "bilinear" => Some(Self::Bilinear),
-            _ => None,
-        }
-    }
-
-    fn key(&self, key: &mut Vec<u64>) {
-        key.push(*self as u64);
-    }
-}
-
-impl OpParam for bool {
-    type Arg = Self;
-
-    fn from_arg(arg: Self) -> Self {
-        arg
-    }
-
-    fn text(&self) -> Option<String> {
-        Some(self.to_string())
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-
-    fn key(&self, key: &mut Vec<u64>) {
-        key.push(u64::from(*self));
-    }
-}
-
 impl OpParam for f32 {
     type Arg = Self;
+    const FORM: &str = "a finite number, such as 0.125";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -171,6 +80,7 @@ impl OpParam for f32 {
 
 impl OpParam for u64 {
     type Arg = Self;
+    const FORM: &str = "a whole number, such as 128 or 4K";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -191,6 +101,7 @@ impl OpParam for u64 {
 
 impl OpParam for u32 {
     type Arg = Self;
+    const FORM: &str = "a whole number, such as 128 or 4K";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -211,6 +122,7 @@ impl OpParam for u32 {
 
 impl OpParam for DType {
     type Arg = Self;
+    const FORM: &str = "a dtype, such as f16";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -229,8 +141,30 @@ impl OpParam for DType {
     }
 }
 
+impl OpParam for bool {
+    type Arg = Self;
+    const FORM: &str = "`true` or `false`";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.push(u64::from(*self));
+    }
+}
+
 impl OpParam for [u32; MAX_DIMS] {
     type Arg = Self;
+    const FORM: &str = "four numbers, such as [0,2,1,3]";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -253,6 +187,7 @@ impl OpParam for [u32; MAX_DIMS] {
 
 impl OpParam for [i32; MAX_DIMS] {
     type Arg = Self;
+    const FORM: &str = "four whole numbers, such as [0,-1,0,0]";
 
     fn from_arg(arg: Self) -> Self {
         arg
@@ -275,6 +210,7 @@ impl OpParam for [i32; MAX_DIMS] {
 
 impl OpParam for Shape {
     type Arg = [u64; MAX_DIMS];
+    const FORM: &str = "one to four numbers, such as [64,2]";
 
     fn from_arg(arg: Self::Arg) -> Self {
         Self(arg)
@@ -296,6 +232,7 @@ impl OpParam for Shape {
 
 impl OpParam for Option<Strides> {
     type Arg = Option<[u64; MAX_DIMS]>;
+    const FORM: &str = "the bytes of four strides, such as [4,256,512,512]";
 
     fn from_arg(arg: Self::Arg) -> Self {
         arg.map(Strides)
@@ -355,6 +292,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::UpscaleMode;
 
     /// Printed text parses to the value, and other texts to none.
     #[track_caller]

@@ -15,13 +15,12 @@ use super::{
 pub(super) const FORM: &str = "backend NAME [memory=KIND] [reads=KIND,…] [ops=all|OP,…|all,-OP,…] [dtypes=all|all,-T,…] \
      [buffer_type=NAME] [max_buffer=BYTES] [align=BYTES] [pad=BYTES] [offload_batch=N] [max_inputs=N] [events] [async]";
 
-/// ggml's dtypes beside those of the dtype table. A machine may refuse them although no graph here can hold them yet.
 /// Above this an alignment or padding is a mistake, and sums could overflow.
 const MAX_UNIT_BYTES: u64 = 1 << 30;
 
+/// ggml's dtypes beside those of the dtype table. A machine may refuse them although no graph here can hold them yet.
 const OTHER_DTYPES: &[&str] = &[
-    "bf16", "f64", "i8", "i16", "i64", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_nl",
-    "iq4_xs", "mxfp4", "nvfp4", "q2_K", "q3_K", "q4_0", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_1", "q8_K",
+    "f64", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s", "iq3_xxs", "iq4_xs", "nvfp4", "q8_1", "q8_K",
     "tq1_0", "tq2_0",
 ];
 

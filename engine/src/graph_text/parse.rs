@@ -360,7 +360,7 @@ fn leaf_desc(dtype: Word<'_>, shape: Word<'_>) -> Result<TensorDesc, Fault> {
 
 fn set_param(op: &mut Op, word: Word<'_>, key: &str, value: Word<'_>) -> Result<(), Fault> {
     op.set_param(key, value.text).map_err(|error| match error {
-        ParamError::Value { expected, .. } => bad_value(value, key, param_form(expected)),
+        ParamError::Value { expected, .. } => bad_value(value, key, expected),
         ParamError::Unknown { op, name, known } => {
             let hint = if known == "none" { "it has none".into() } else { format!("it has {known}") };
             fault(word, GraphTextProblem::UnknownParam { op, name, hint })
@@ -368,21 +368,4 @@ fn set_param(op: &mut Op, word: Word<'_>, key: &str, value: Word<'_>) -> Result<
         // The enum may grow; its own words are good enough then.
         error => bad_value(value, key, &error.to_string()),
     })
-}
-
-/// What to write for a parameter of a Rust type.
-fn param_form(rust_type: &str) -> &str {
-    match rust_type {
-        "f32" => "a finite number, such as 0.125",
-        "u64" | "u32" => "a whole number, such as 128 or 4K",
-        "Shape" => "one to four numbers, such as [64,2]",
-        "Option<Strides>" => "the bytes of four strides, such as [4,256,512,512]",
-        "[u32; MAX_DIMS]" => "four axes, such as [0,2,1,3]",
-        "[i32; MAX_DIMS]" => "four whole numbers, such as [0,-1,0,0]",
-        "bool" => "`true` or `false`",
-        "UpscaleMode" => "`nearest` or `bilinear`",
-        "RopeMode" => "`normal` or `neox`",
-        "DType" => "a dtype, such as f16",
-        other => other,
-    }
 }

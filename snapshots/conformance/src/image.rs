@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use entensor_components::{
-    Backend, BackendError, Content, DType, MemorySlot, NodeDesc, SplitDesc, TensorDesc, TensorRef, Usage,
+    Backend, BackendError, Content, DType, MemorySlot, NodeDesc, Shape, SplitDesc, TensorDesc, TensorRef, Usage,
 };
 
 use crate::{Case, Fill};
 
 /// What memory holds where nothing was put: NaN as f32 and f16, a NaN scale in blocks, −1 as integer.
-const POISON: u8 = 0xff;
+pub(super) const POISON: u8 = 0xff;
 
 /// Bytes of poison around each tensor, at least.
 const GUARD_BYTES: u64 = 64;
@@ -67,6 +67,20 @@ pub(super) enum Outcome {
 impl Image {
     /// Lays out and fills a case.
     pub(super) fn new(case: &Case) -> Self {
+        Self::padded(case, POISON)
+    }
+
+    /// As [`Self::new`], with `padding` where nothing is put.
+    pub(super) fn padded(case: &Case, padding: u8) -> Self {
+        let mut image = Self::empty(case, padding);
+        for index in 0..case.operands.len() {
+            image.fill(case, index);
+        }
+        image
+    }
+
+    /// Lays out a case and puts nothing anywhere.
+    pub(super) fn empty(case: &Case, padding: u8) -> Self {
         let mut end = 0;
         let mut place = |desc: TensorDesc| {
             let offset_bytes = (end + GUARD_BYTES).next_multiple_of(64);
@@ -77,11 +91,7 @@ impl Image {
         let taken_over = case.in_place.or(case.op.row().writes);
         let output = taken_over.map_or_else(|| place(case.output()), |index| operands[index]);
         let size = usize::try_from(end + GUARD_BYTES).expect("cases are small");
-        let mut image = Self { bytes: vec![POISON; size], operands, output };
-        for index in 0..case.operands.len() {
-            image.fill(case, index);
-        }
-        image
+        Self { bytes: vec![padding; size], operands, output }
     }
 
     fn fill(&mut self, case: &Case, index: usize) {
@@ -89,40 +99,50 @@ impl Image {
         let content = case.op.row().operands[index].content;
         let mut noise = Noise(index as u64 + 1);
         let elements = usize::try_from(tensor.desc.shape.elements().expect("small")).expect("small");
-        if content == Content::Indices {
-            let rows = i32::try_from(self.operands[0].desc.shape.0[1]).expect("small");
-            let mut ids: Vec<i32> = (0..elements).map(|_| noise.integer(rows)).collect();
-            spoil_ids(case.fill, rows, &mut ids);
+        let descs: Vec<TensorDesc> = self.operands.iter().map(|o| o.desc).collect();
+        if let Some(rows) = content.indexed(&descs) {
+            let rows = i32::try_from(rows).expect("small");
+            let mut ids: Vec<i64> = (0..elements).map(|_| i64::from(noise.integer(rows))).collect();
+            spoil_ids(case.fill, tensor.desc.dtype, i64::from(rows), &mut ids);
             return self.store(&tensor, |i| ids[i] as f32, Some(&ids));
+        }
+        if content == Content::Data && tensor.desc.dtype == DType::I64 {
+            // Larger than any float holds exactly: whoever moves them must not convert them.
+            let integers: Vec<i64> = (0..elements).map(|_| noise.next().cast_signed()).collect();
+            return self.store(&tensor, |i| integers[i] as f32, Some(&integers));
         }
         let mut values: Vec<f32> = (0..elements)
             .map(|_| match content {
                 Content::Data if case.fill == Fill::Large => noise.float() * 5000.0,
-                Content::Data if tensor.desc.dtype == DType::I32 => noise.integer(2000) as f32,
-                Content::Data | Content::Indices => noise.float(),
+                Content::Data if tensor.desc.dtype == DType::I8 => noise.integer(256) as f32 - 128.0,
+                Content::Data if tensor.desc.dtype.is_integer() => noise.integer(2000) as f32,
+                Content::Data | Content::Indices | Content::PlaneIndices | Content::SecondIndices => noise.float(),
                 Content::Positions => noise.integer(3000) as f32,
                 Content::Mask => {
                     if noise.integer(3) == 0 {
                         f32::NEG_INFINITY
                     } else {
-                        0.0
+                        // What is not left out is biased, or ALiBi would have nothing to multiply.
+                        noise.float()
                     }
                 }
                 Content::Factors => 1.25 + 0.3 * noise.float(),
             })
             .collect();
         spoil(case.fill, index, tensor.desc.dtype, &mut values);
+        spoil_keys(case.fill, index, content, tensor.desc.shape, &mut values);
         self.store(&tensor, |i| values[i], None);
     }
 
     /// Encodes elements in linear order; integers from a list of their own, where f32 would round.
-    fn store(&mut self, tensor: &TensorRef, value: impl Fn(usize) -> f32, integers: Option<&[i32]>) {
+    fn store(&mut self, tensor: &TensorRef, value: impl Fn(usize) -> f32, integers: Option<&[i64]>) {
         let dtype = tensor.desc.dtype;
         let block = usize::try_from(dtype.block_elements()).expect("small");
         for (unit, range) in unit_ranges(tensor).into_iter().enumerate() {
             let bytes = &mut self.bytes[range];
             match integers {
-                Some(integers) => bytes.copy_from_slice(&integers[unit].to_le_bytes()),
+                // What is left out of a smaller integer is its sign.
+                Some(integers) => bytes.copy_from_slice(&integers[unit].to_le_bytes()[..bytes.len()]),
                 None => {
                     let values: Vec<f32> = (0..block).map(|i| value(unit * block + i)).collect();
                     (dtype.row().quantize)(&values, bytes);
@@ -131,18 +151,16 @@ impl Image {
         }
     }
 
+    /// The case as the only node of a split.
+    pub(super) fn split(&self, case: &Case) -> SplitDesc {
+        let (op, operands) = (case.op.clone(), self.operands.clone());
+        let node = NodeDesc { name: Arc::from("case"), op, output: self.output, operands };
+        SplitDesc { nodes: vec![node], memory_slots: 1 }
+    }
+
     /// Runs the case on a backend, on a buffer of its own.
     pub(super) fn run(&self, backend: &dyn Backend, case: &Case) -> Result<Outcome, BackendError> {
-        let split = SplitDesc {
-            nodes: vec![NodeDesc {
-                name: Arc::from("case"),
-                op: case.op.clone(),
-                output: self.output,
-                operands: self.operands.clone(),
-            }],
-            memory_slots: 1,
-        };
-        let prepared = backend.prepare(split)?;
+        let prepared = backend.prepare(self.split(case))?;
         let key = backend.create_buffer(self.bytes.len() as u64, Usage::Compute)?;
         let memory = backend.memory(key)?;
         backend.write(&memory, 0, &self.bytes)?;
@@ -174,9 +192,11 @@ pub(super) fn unit_ranges(tensor: &TensorRef) -> Vec<std::ops::Range<usize>> {
     ranges
 }
 
-fn spoil_ids(fill: Fill, rows: i32, ids: &mut [i32]) {
+fn spoil_ids(fill: Fill, dtype: DType, rows: i64, ids: &mut [i64]) {
+    // An id whose lower half alone would be right.
+    let too_large = if dtype == DType::I64 { 1 << 32 } else { rows };
     match fill {
-        Fill::IdTooLarge => ids.iter_mut().last().into_iter().for_each(|id| *id = rows),
+        Fill::IdTooLarge => ids.iter_mut().last().into_iter().for_each(|id| *id = too_large),
         Fill::IdNegative => ids.iter_mut().take(1).for_each(|id| *id = -1),
         Fill::IdsEqual => ids.fill(rows / 2),
         _ => {}
@@ -192,17 +212,48 @@ fn spoil(fill: Fill, index: usize, dtype: DType, values: &mut [f32]) {
         (Fill::Infinity, 0) if !dtype.is_block() => one(f32::INFINITY),
         (Fill::Nan, 1) => one(f32::NAN),
         (Fill::Infinity, 1) if dtype == DType::F32 => one(f32::INFINITY),
+        (Fill::NanSink, 2) => one(f32::NAN),
+        (Fill::InfiniteSink, 2) => one(f32::INFINITY),
+        (Fill::Specials, 0) => values.iter_mut().for_each(|v| *v = special(*v)),
+        (Fill::Nans, 0) => values.fill(f32::NAN),
+        (Fill::Equal, 0) => values.fill(0.1),
+        (Fill::Huge, 0) => values.iter_mut().for_each(|v| *v *= 1.6e38),
+        (Fill::Tiny, 0) => values.iter_mut().for_each(|v| *v *= 1e-39),
+        (Fill::Offset, 0) => values.iter_mut().for_each(|v| *v += 30_000.0),
+        (Fill::AllMasked | Fill::MaskedSinks, 0) | (Fill::MaskedSinks, 2) => values.fill(f32::NEG_INFINITY),
         (Fill::Extremes, 0) => values.iter_mut().zip(EXTREMES.iter().cycle()).for_each(|(v, &extreme)| *v = extreme),
         (Fill::Extremes, 1) => {
             let each = EXTREMES.iter().flat_map(|extreme| [extreme; EXTREMES.len()]);
             values.iter_mut().zip(each.cycle()).for_each(|(v, &extreme)| *v = extreme);
         }
-        (Fill::AllMasked, 0) | (Fill::MaskedByMask, 1) => values.fill(f32::NEG_INFINITY),
         (Fill::MaskedNan, 0) => {
             values.fill(f32::NEG_INFINITY);
             values[middle] = f32::NAN;
         }
         _ => {}
+    }
+}
+
+/// One of a few numbers that sort in a way of their own, by a number between -2 and 2.
+fn special(v: f32) -> f32 {
+    const SPECIALS: [f32; 8] = [-1.0, -0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    // Steps of 1/256, all of them whole numbers.
+    SPECIALS[(v.abs() * 256.0) as usize % SPECIALS.len()]
+}
+
+/// What is about whole rows of a mask, and of what it masks.
+fn spoil_keys(fill: Fill, index: usize, content: Content, shape: Shape, values: &mut [f32]) {
+    let [width, rows, ..] = shape.0.map(|axis| usize::try_from(axis).expect("small"));
+    for plane in values.chunks_mut((width * rows).max(1)) {
+        match (fill, content) {
+            (Fill::MaskedByMask, Content::Mask) => plane.fill(f32::NEG_INFINITY),
+            (Fill::MaskedQuery, Content::Mask) => plane[..width].fill(f32::NEG_INFINITY),
+            (Fill::MaskedKeys, Content::Mask) => {
+                plane.chunks_mut(width).for_each(|row| row[..width / 2].fill(f32::NEG_INFINITY));
+            }
+            (Fill::MaskedKeys, Content::Data) if index == 1 || index == 2 => plane[..width * (rows / 2)].fill(f32::NAN),
+            _ => {}
+        }
     }
 }
 

@@ -23,6 +23,24 @@ impl Layout {
     /// Every layout.
     pub const ALL: [Self; 5] = [Self::Contiguous, Self::Permuted, Self::Transposed, Self::Sliced, Self::Broadcast];
 
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Contiguous => "contiguous",
+            Self::Permuted => "permuted",
+            Self::Transposed => "transposed",
+            Self::Sliced => "sliced",
+            Self::Broadcast => "broadcast",
+        }
+    }
+
+    /// The layout that prints like this.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|layout| layout.name() == name)
+    }
+
     /// The description of a tensor in this layout; `None` where there is no such thing.
     #[must_use]
     pub fn apply(self, dtype: DType, shape: Shape) -> Option<TensorDesc> {
@@ -32,39 +50,35 @@ impl Layout {
         let lengths = [units, shape.0[1], shape.0[2], shape.0[3]];
         let strides = match self {
             Self::Contiguous => packed.strides.0,
-            Self::Permuted => in_order(&lengths, [0, 3, 2, 1], unit, 0),
+            Self::Permuted => in_order(&lengths, [0, 3, 2, 1], unit, 0)?,
             Self::Transposed if dtype.is_block() => return None,
-            Self::Transposed => in_order(&lengths, [3, 2, 1, 0], unit, 0),
-            Self::Sliced => in_order(&lengths, [0, 1, 2, 3], unit, 1),
+            Self::Transposed => in_order(&lengths, [3, 2, 1, 0], unit, 0)?,
+            Self::Sliced => in_order(&lengths, [0, 1, 2, 3], unit, 1)?,
             Self::Broadcast => {
                 let mut strides = packed.strides.0;
                 strides[1] = 0;
                 strides
             }
         };
-        Some(TensorDesc { dtype, shape, strides: Strides(strides) })
+        let desc = TensorDesc { dtype, shape, strides: Strides(strides) };
+        desc.span_bytes().map(|_| desc)
     }
 }
 
-/// Strides with axes from the fastest to the slowest, and `gap` more entries on each than the shape says.
-fn in_order(lengths: &[u64; MAX_DIMS], order: [usize; MAX_DIMS], unit: u64, gap: u64) -> [u64; MAX_DIMS] {
+/// Strides with axes from the fastest to the slowest, and `gap` more entries on each than the shape says; `None` on
+/// overflow.
+fn in_order(lengths: &[u64; MAX_DIMS], order: [usize; MAX_DIMS], unit: u64, gap: u64) -> Option<[u64; MAX_DIMS]> {
     let mut strides = [0; MAX_DIMS];
     let mut stride = unit;
     for axis in order {
         strides[axis] = stride;
-        stride *= (lengths[axis] + gap).max(1);
+        stride = stride.checked_mul(lengths[axis].checked_add(gap)?.max(1))?;
     }
-    strides
+    Some(strides)
 }
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Contiguous => "contiguous",
-            Self::Permuted => "permuted",
-            Self::Transposed => "transposed",
-            Self::Sliced => "sliced",
-            Self::Broadcast => "broadcast",
-        })
+        f.write_str(self.name())
     }
 }

@@ -8,7 +8,22 @@
 //! combination of op, dtypes and layout that the backend supports and no case covers: a new row of a table cannot go
 //! untested.
 //!
-//! A case prints as one line; a part of that line in `CONFORMANCE_CASE` runs the matching cases only.
+//! A case prints as one line. That line in `CONFORMANCE_CASE` runs it again, and a part of it runs every case that has it:
+//!
+//! ```
+//! use entensor_components::Backend;
+//! use entensor_conformance::{Case, run_cases};
+//! use entensor_oracle::OracleBackend;
+//!
+//! let case: Case = "mul_mat weights=q8_0[64,5]:contiguous x=f32[64,9]:sliced".parse()?;
+//! let backend = OracleBackend::new("mine");
+//! let reports = run_cases(&[case], &[(&backend, &[])]);
+//! assert_eq!(reports[0].passed, 1);
+//! # Ok::<(), entensor_conformance::CaseParseError>(())
+//! ```
+//!
+//! From the same definitions come [`SupportTable`] (what a backend says it runs), [`perf`] (how long the rows' bench
+//! samples take) and [`coverage`] (what has cases at all). The example `suite` prints each of them.
 
 #![forbid(unsafe_code)]
 
@@ -20,127 +35,21 @@ mod edges;
 mod image;
 mod layout;
 mod magnitudes;
-
-use std::fmt;
-
-use entensor_components::{Backend, BackendError, DType, OpDesc, OpKind, Support};
-use entensor_oracle::OracleBackend;
+mod parse;
+mod perf;
+mod recorded;
+mod selection;
+mod suite;
+mod support;
 
 pub use case::{Case, CaseOperand, Fill};
 pub use cases::cases;
+pub use coverage::{Coverage, coverage};
 pub use image::EXTREMES;
 pub use layout::Layout;
-
-use crate::image::Outcome;
-
-/// Something that a backend does not run, and says so.
-#[derive(Clone, Copy, Debug)]
-pub struct Gap {
-    /// The op.
-    pub op: OpKind,
-    /// The dtype of some operand; any, if none is named.
-    pub dtype: Option<DType>,
-    /// The layout of some operand; any, if none is named.
-    pub layout: Option<Layout>,
-}
-
-impl Gap {
-    /// Whether a case falls into the gap.
-    #[must_use]
-    pub fn covers(&self, case: &Case) -> bool {
-        self.op == case.op.kind()
-            && self.dtype.is_none_or(|dtype| case.operands.iter().any(|o| o.desc.dtype == dtype))
-            && self.layout.is_none_or(|layout| case.operands.iter().any(|o| o.layout == layout))
-    }
-}
-
-/// What a run of the suite found.
-#[derive(Debug, Default)]
-pub struct SuiteReport {
-    /// Cases that were looked at.
-    pub cases: usize,
-    /// Cases that the backend ran like the oracle.
-    pub passed: usize,
-    /// Cases in declared gaps that the backend refused.
-    pub refused: usize,
-    /// What went wrong: the case's line, and how.
-    pub failures: Vec<String>,
-}
-
-impl SuiteReport {
-    /// # Panics
-    /// Panics with the first failures if there are any.
-    #[track_caller]
-    pub fn assert_passed(&self) {
-        let shown = self.failures.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n");
-        assert!(self.failures.is_empty(), "{self}\n{shown}");
-    }
-}
-
-impl fmt::Display for SuiteReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cases, passed, refused, failures } = self;
-        write!(f, "{cases} cases: {passed} passed, {refused} in declared gaps, {} failures", failures.len())
-    }
-}
-
-/// Whether a case is asked for by `CONFORMANCE_CASE`.
-fn is_wanted(case: &Case) -> bool {
-    std::env::var("CONFORMANCE_CASE").map_or(true, |part| case.to_string().contains(&part))
-}
-
-/// Whether the backend takes the case.
-fn support(backend: &dyn Backend, case: &Case) -> Support {
-    let operands: Vec<_> = case.operands.iter().map(|o| o.desc).collect();
-    backend.support(&OpDesc { op: &case.op, output: case.output(), operands: &operands })
-}
-
-/// Runs every case on a backend that uses host memory.
-#[must_use]
-pub fn run_suite(backend: &dyn Backend, gaps: &[Gap]) -> SuiteReport {
-    let oracle = OracleBackend::new("oracle");
-    let mut report = SuiteReport::default();
-    let cases = cases();
-    for case in cases.iter().filter(|case| is_wanted(case)) {
-        report.cases += 1;
-        let declared = gaps.iter().any(|gap| gap.covers(case));
-        match (support(backend, case), declared) {
-            (Support::No(_), true) => report.refused += 1,
-            (Support::No(reason), false) => report.failures.push(format!("{case}: refused without a gap: {reason}")),
-            (Support::Yes, true) => report.failures.push(format!("{case}: supported, but declared as a gap")),
-            (Support::Yes, false) => match check(backend, &oracle, case) {
-                Ok(()) => report.passed += 1,
-                Err(fault) => report.failures.push(format!("{case}: {fault}")),
-            },
-        }
-    }
-    report.failures.extend(coverage::missing(backend, &cases));
-    report
-}
-
-/// Runs one case and gives its memory afterwards, all bytes of it: for comparing runs bit by bit.
-///
-/// # Errors
-/// What the backend reports.
-pub fn run_case(backend: &dyn Backend, case: &Case) -> Result<Vec<u8>, BackendError> {
-    match image::Image::new(case).run(backend, case)? {
-        Outcome::Done(bytes) | Outcome::Failed(bytes, _) => Ok(bytes),
-    }
-}
-
-fn check(backend: &dyn Backend, oracle: &OracleBackend, case: &Case) -> Result<(), String> {
-    let image = image::Image::new(case);
-    let expected = image.run(oracle, case).map_err(|error| format!("the oracle fails: {error}"))?;
-    let found = image.run(backend, case).map_err(|error| error.to_string())?;
-    match (expected, found) {
-        (Outcome::Done(expected), Outcome::Done(found)) => compare::images(oracle, case, &image, &expected, &found),
-        (Outcome::Failed(_, expected), Outcome::Failed(found, error)) => {
-            if error != expected {
-                return Err(format!("`{error}` instead of `{expected}`"));
-            }
-            if found != image.bytes { Err("memory was touched before the error".into()) } else { Ok(()) }
-        }
-        (Outcome::Failed(_, expected), Outcome::Done(_)) => Err(format!("no error instead of `{expected}`")),
-        (Outcome::Done(_), Outcome::Failed(_, error)) => Err(error.to_string()),
-    }
-}
+pub use parse::CaseParseError;
+pub use perf::{PerfConfig, PerfError, PerfRow, perf};
+pub use recorded::{Contents, Recorded, RecordedError};
+pub use selection::{CASE_VARIABLE, NoSuchCase, Selection};
+pub use suite::{Gap, SuiteReport, map_cases, run_case, run_case_padded, run_cases, run_suite, run_suite_on};
+pub use support::{SupportRow, SupportTable};

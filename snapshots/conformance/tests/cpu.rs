@@ -1,28 +1,32 @@
-//! The CPU backend against the oracle, and the suite against backends that lie.
+//! The CPU backend against the oracle, what its suite reaches, and the suite against backends that lie.
 
-use std::sync::Arc;
+mod common;
 
-use entensor_components::{
-    Backend, BackendError, BufferKey, Capabilities, DType, MemoryHandle, MemoryReport, OpDesc, OpKind, PreparedSplit,
-    SplitDesc, Support, Ticket, Usage,
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::Arc,
 };
-use entensor_conformance::{Gap, Layout, cases, run_case, run_suite};
-use entensor_cpu::{CpuBackend, CpuConfig, Simd};
-use entensor_oracle::OracleBackend;
 
-fn cpu(threads: usize, simd: Simd) -> CpuBackend {
-    CpuBackend::new(CpuConfig { threads: Some(threads), simd, ..CpuConfig::default() }).expect("the CPU is there")
-}
+use common::{Liar, Lie, cpu, first_hole};
+use entensor_components::{Backend, DType, OpKind, TensorDesc};
+use entensor_conformance::{
+    Case, Fill, Gap, Layout, SuiteReport, cases, coverage, map_cases, run_case, run_cases, run_suite_on,
+};
+use entensor_cpu::Simd;
+use entensor_oracle::OracleBackend;
 
 #[test]
 fn cpu_conforms_at_every_level_and_thread_count() {
-    for simd in [Simd::Portable, Simd::Detect] {
-        for threads in [1, 2] {
-            let backend = cpu(threads, simd);
-            let report = run_suite(&backend, &[]);
-            println!("cpu {} threads={threads}: {report}", backend.simd_level());
-            report.assert_passed();
-        }
+    let backends = [(Simd::Portable, 1), (Simd::Portable, 2), (Simd::Detect, 1), (Simd::Detect, 2)];
+    let backends = backends.map(|(simd, threads)| cpu(threads, simd));
+    let without_gaps: Vec<(&dyn Backend, &[Gap])> = backends.iter().map(|b| (b as &dyn Backend, &[][..])).collect();
+    let reports = run_suite_on(&without_gaps);
+    for (backend, report) in backends.iter().zip(&reports) {
+        println!("cpu {} threads={}: {report}", backend.simd_level(), backend.threads());
+    }
+    for report in reports {
+        report.assert_passed();
     }
 }
 
@@ -30,121 +34,98 @@ fn cpu_conforms_at_every_level_and_thread_count() {
 fn thread_counts_never_change_bits() {
     for simd in [Simd::Portable, Simd::Detect] {
         let (alone, together) = (cpu(1, simd), cpu(4, simd));
-        for case in cases() {
-            let (a, b) = (run_case(&alone, &case), run_case(&together, &case));
-            assert_eq!(a, b, "{case}");
-        }
+        map_cases(&cases(), |case| assert_eq!(run_case(&alone, case), run_case(&together, case), "{case}"));
     }
 }
 
-/// A backend that computes like the oracle and then does something wrong.
-struct Liar {
-    inner: Arc<OracleBackend>,
-    lie: Lie,
+#[test]
+fn what_runs_where_is_as_the_golden_says() {
+    let oracle = OracleBackend::new("oracle");
+    let text = coverage(&[&oracle, &cpu(1, Simd::Detect)]).to_string();
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden"));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!("coverage", text));
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Lie {
-    None,
-    /// One bit of every result is wrong.
-    Result,
-    /// One byte before the first tensor is written.
-    Guard,
-    /// Says no to one op.
-    Refusal,
-    /// Passes over bad ids.
-    NoError,
-}
-
-struct LyingSplit(Box<dyn PreparedSplit>, Lie, Vec<(u64, u64)>);
-
-impl PreparedSplit for LyingSplit {
-    fn submit(&self, memory: &[MemoryHandle]) -> Result<Ticket, BackendError> {
-        let result = self.0.submit(memory);
-        let host = memory[0].as_host().expect("host memory");
-        let mut bytes = host.write()?;
-        match self.1 {
-            Lie::None | Lie::Refusal => {}
-            Lie::Result => {
-                for &(offset, len) in self.2.iter().filter(|(_, len)| *len > 0) {
-                    bytes[usize::try_from(offset + len - 1).expect("small")] ^= 1;
-                }
-            }
-            Lie::Guard => bytes[40] = 0,
-            Lie::NoError => return result.or(Ok(Ticket::Done)),
-        }
-        result
-    }
-}
-
-impl Backend for Liar {
-    fn name(&self) -> &str {
-        "liar"
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn support(&self, op: &OpDesc<'_>) -> Support {
-        if self.lie == Lie::Refusal && op.op.kind() == OpKind::Scale {
-            return Support::no("scale is hard");
-        }
-        self.inner.support(op)
-    }
-
-    fn create_buffer(&self, size_bytes: u64, usage: Usage) -> Result<BufferKey, BackendError> {
-        self.inner.create_buffer(size_bytes, usage)
-    }
-
-    fn destroy_buffer(&self, key: BufferKey) -> Result<(), BackendError> {
-        self.inner.destroy_buffer(key)
-    }
-
-    fn memory(&self, key: BufferKey) -> Result<MemoryHandle, BackendError> {
-        self.inner.memory(key)
-    }
-
-    fn write(&self, memory: &MemoryHandle, offset_bytes: u64, bytes: &[u8]) -> Result<(), BackendError> {
-        self.inner.write(memory, offset_bytes, bytes)
-    }
-
-    fn read(&self, memory: &MemoryHandle, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
-        self.inner.read(memory, offset_bytes, bytes)
-    }
-
-    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
-        let outputs =
-            split.nodes.iter().map(|node| (node.output.offset_bytes, node.output.desc.size_bytes())).collect();
-        Ok(Box::new(LyingSplit(self.inner.prepare(split)?, self.lie, outputs)))
-    }
-
-    fn memory_report(&self) -> MemoryReport {
-        self.inner.memory_report()
-    }
+/// Cases of every op, result dtype, fill and in-place form, a few of each: enough for a lie to meet everything once.
+fn sample() -> Vec<Case> {
+    let mut taken: HashMap<_, usize> = HashMap::new();
+    let mut sample = cases();
+    sample.retain(|case| {
+        let kind = (case.op.kind(), case.output().dtype, case.operands.len(), case.fill as u32, case.in_place);
+        let count = taken.entry(kind).or_default();
+        *count += 1;
+        *count <= 12
+    });
+    sample
 }
 
 #[test]
 fn the_suite_bites() {
     let inner = Arc::new(OracleBackend::new("inner"));
-    let run = |lie, gaps: &[Gap]| run_suite(&Liar { inner: Arc::clone(&inner), lie }, gaps);
-    let honest = run(Lie::None, &[]);
+    let sample = sample();
+    let kinds: HashSet<OpKind> = sample.iter().map(|case| case.op.kind()).collect();
+    let run = |lies: &[(Lie, &[Gap])]| -> Vec<SuiteReport> {
+        let liars: Vec<Liar> = lies.iter().map(|(lie, _)| Liar { inner: Arc::clone(&inner), lie: *lie }).collect();
+        let backends: Vec<_> = liars.iter().zip(lies).map(|(liar, (_, gaps))| (liar as &dyn Backend, *gaps)).collect();
+        run_cases(&sample, &backends)
+    };
+    let gap = [Gap { op: OpKind::Scale, dtype: None, layout: None }];
+    let narrow = [Gap { op: OpKind::Scale, dtype: Some(DType::F16), layout: Some(Layout::Sliced) }];
+    let reports = run(&[
+        (Lie::None, &[]),
+        (Lie::Result, &[]),
+        (Lie::Guard, &[]),
+        (Lie::Idle, &[]),
+        (Lie::Holes, &[]),
+        (Lie::NoError, &[]),
+        (Lie::Refusal, &[]),
+        (Lie::Refusal, &gap),
+        (Lie::None, &gap),
+        (Lie::Refusal, &narrow),
+    ]);
+    let [honest, wrong, guard, idle, holes, no_error, refusal, declared, passing, beyond] = &reports[..] else {
+        panic!("a report for each liar")
+    };
     honest.assert_passed();
-    // The last byte of a result decides over its sign and exponent (of the last element, for all dtypes but i32 and
+    // A failure is the case's line, which has no blank behind a colon, and what happened.
+    let lines = |report: &SuiteReport| -> HashSet<String> {
+        report.failures.iter().filter_map(|failure| Some(failure.split_once(": ")?.0.to_owned())).collect()
+    };
+    let (wrong_lines, idle_lines, no_error_lines) = (lines(wrong), lines(idle), lines(no_error));
+    let caught = |lines: &HashSet<String>, case: &Case| lines.contains(&case.to_string());
+    // The last byte of a result decides over its sign and exponent (of the last element, for all dtypes but integers and
     // blocks, which are compared exactly).
-    let wrong = run(Lie::Result, &[]);
-    let empty = cases().iter().filter(|case| case.output().shape.is_empty()).count();
-    assert!(wrong.failures.len() * 10 > (honest.cases - empty) * 9, "{wrong}");
-    let guards = run(Lie::Guard, &[]);
-    assert_eq!(guards.failures.len(), guards.cases, "{guards}");
-    assert!(!run(Lie::NoError, &[]).failures.is_empty());
+    let filled: Vec<&Case> = sample.iter().filter(|case| !case.output().shape.is_empty()).collect();
+    let missed = filled.iter().filter(|case| !caught(&wrong_lines, case)).count();
+    assert!(missed * 20 < filled.len(), "{missed} of {} wrong results went unnoticed: {wrong}", filled.len());
+    for kind in &kinds {
+        assert!(
+            filled.iter().any(|case| case.op.kind() == *kind && caught(&wrong_lines, case)),
+            "{kind}: nothing was noticed"
+        );
+        assert!(
+            filled.iter().any(|case| case.op.kind() == *kind && caught(&idle_lines, case)),
+            "{kind}: idleness went unnoticed"
+        );
+    }
+    assert_eq!(guard.failures.len(), guard.cases, "{guard}");
+    let strided = sample.iter().filter(|case| first_hole(&result_desc(case)).is_some()).count();
+    assert!(strided > 10 && holes.failures.len() == strided, "{strided} results have holes: {holes}");
+    let is_bad = |case: &&Case| matches!(case.fill, Fill::IdTooLarge | Fill::IdNegative);
+    let bad_ids: Vec<&Case> = sample.iter().filter(is_bad).collect();
+    assert!(bad_ids.len() > 5 && bad_ids.iter().all(|case| caught(&no_error_lines, case)), "{no_error}");
 
-    let gap = Gap { op: OpKind::Scale, dtype: None, layout: None };
-    assert!(!run(Lie::Refusal, &[]).failures.is_empty(), "an undeclared refusal");
-    let declared = run(Lie::Refusal, &[gap]);
+    assert!(!refusal.failures.is_empty(), "an undeclared refusal");
     declared.assert_passed();
     assert!(declared.refused > 0);
-    assert!(!run(Lie::None, &[gap]).failures.is_empty(), "a gap that is supported");
-    let narrow = Gap { op: OpKind::Scale, dtype: Some(DType::F16), layout: Some(Layout::Sliced) };
-    assert!(!run(Lie::Refusal, &[narrow]).failures.is_empty(), "a refusal beyond the gap");
+    assert!(!passing.failures.is_empty(), "a gap that is supported");
+    assert!(!beyond.failures.is_empty(), "a refusal beyond the gap");
+}
+
+/// Where the result of a case lies: in a target that is written, or in packed memory of its own.
+fn result_desc(case: &Case) -> TensorDesc {
+    case.op.row().writes.map_or_else(|| case.output(), |written| case.operands[written].desc)
 }

@@ -13,7 +13,7 @@ use crate::{
 pub(crate) struct BadId {
     /// Linear position in the ids.
     pub(crate) position: usize,
-    pub(crate) value: i32,
+    pub(crate) value: i64,
     /// How many rows there are.
     pub(crate) rows: usize,
 }
@@ -79,6 +79,37 @@ impl GetRows {
             for (start, len) in piece.tiles() {
                 from.load(level, start, &mut tile[..len]);
                 out.store(level, start, &tile[..len]);
+            }
+        }
+    }
+}
+
+/// `a` plus rows of `b` by index.
+#[derive(Debug)]
+pub(crate) struct AddId {
+    pub(crate) a: Place,
+    pub(crate) b: Place,
+    pub(crate) ids: Place,
+    pub(crate) out: Place,
+    pub(crate) grid: Grid,
+}
+
+impl AddId {
+    #[inline(always)]
+    pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+        let (a, b, ids) = (bases.tensor(&self.a), bases.tensor(&self.b), bases.tensor(&self.ids));
+        let out = bases.tensor(&self.out);
+        let (mut sum, mut added) = ([0.0; TILE], [0.0; TILE]);
+        for piece in self.grid.chunk(chunk) {
+            let at = self.out.row_at(piece.row);
+            let Some(id) = id(&ids, at, self.b.shape[1]) else { continue };
+            // SAFETY: the piece belongs to this chunk.
+            let (a, b, out) = (a.row(at), b.row([id, 0, 0]), unsafe { out.row_mut(at) });
+            for (start, len) in piece.tiles() {
+                a.load(level, start, &mut sum[..len]);
+                b.load(level, start, &mut added[..len]);
+                sum[..len].iter_mut().zip(&added[..len]).for_each(|(a, b)| *a += b);
+                out.store(level, start, &sum[..len]);
             }
         }
     }

@@ -5,20 +5,34 @@
 
 mod copy;
 mod elementwise;
+mod flash;
 mod ids;
 mod matmul;
 mod movement;
 mod norm;
+mod order;
+mod recurrent;
 mod rope;
+mod routes;
+mod soft_max;
+mod spatial;
+mod sums;
 mod upscale;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
-pub(crate) use elementwise::{Binary, BinaryFunction, Unary, UnaryFunction, binary_ops, unary_ops};
-pub(crate) use ids::{BadId, CheckIds, GetRows, SetRows};
+pub(crate) use elementwise::{Binary, Map, Unary, Zip};
+pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
+pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
 pub(crate) use movement::{Arange, Pad, Roll, TimestepEmbedding};
-pub(crate) use norm::{RmsNorm, SoftMax, SumRows};
+pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};
+pub(crate) use order::{Argmax, Argsort, KEY_WIDTH, TopK, top_k_candidates};
+pub(crate) use recurrent::{Gru, Lstm};
 pub(crate) use rope::{Rope, RopeTable};
+pub(crate) use routes::{Gather, Gathered, Route, max_groups, table_len};
+pub(crate) use soft_max::{DiagMask, SoftMax};
+pub(crate) use spatial::{Axis, Conv, Depthwise, Im2col, LINES, NARROW, PackKernel, Pool, WIDE};
+pub(crate) use sums::{Cumsum, PARTIAL_WIDTH, SumPartials, SumPieces, SumRows};
 pub(crate) use upscale::{Positions, Upscale};
 
 use crate::{
@@ -33,8 +47,17 @@ pub(crate) enum Kernel {
     Unary(Unary),
     Binary(Binary),
     RmsNorm(RmsNorm),
+    Norm(Norm),
+    GroupNorm(GroupNorm),
     SoftMax(SoftMax),
+    DiagMask(DiagMask),
+    Argmax(Argmax),
+    Argsort(Argsort),
+    TopK(TopK),
     SumRows(SumRows),
+    SumPieces(SumPieces),
+    SumPartials(SumPartials),
+    Cumsum(Cumsum),
     Quantize(Quantize),
     MulMat(MulMat),
     GetRows(GetRows),
@@ -49,6 +72,17 @@ pub(crate) enum Kernel {
     TimestepEmbedding(TimestepEmbedding),
     RopeTable(RopeTable),
     Rope(Rope),
+    PackKernel(PackKernel),
+    Conv(Conv),
+    Depthwise(Depthwise),
+    Im2col(Im2col),
+    Pool(Pool),
+    AddId(AddId),
+    Route(Route),
+    Gather(Gather),
+    FlashAttn(FlashAttn),
+    Lstm(Lstm),
+    Gru(Gru),
 }
 
 impl Kernel {
@@ -67,8 +101,17 @@ impl Kernel {
             Self::Unary(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Binary(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::RmsNorm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Norm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::GroupNorm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::SoftMax(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::DiagMask(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Argmax(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Argsort(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::TopK(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::SumRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::SumPieces(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::SumPartials(kernel) => kernel.run(bases),
+            Self::Cumsum(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Quantize(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::MulMat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::GetRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
@@ -83,6 +126,17 @@ impl Kernel {
             Self::TimestepEmbedding(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::RopeTable(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Rope(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::PackKernel(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Conv(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Depthwise(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Im2col(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Pool(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::AddId(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Route(kernel) => kernel.run(bases),
+            Self::Gather(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::FlashAttn(kernel) => kernel.run(level, bases, chunk),
+            Self::Lstm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Gru(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
         }
         Ok(())
     }
@@ -130,6 +184,11 @@ impl Grid {
     /// Everything in one chunk, in linear order.
     pub(crate) fn serial(self) -> Self {
         Self { rows_per_chunk: self.rows.max(1), piece: usize::MAX, ..self }
+    }
+
+    /// Whole rows in at most so many chunks.
+    pub(crate) fn at_most(self, chunks: usize) -> Self {
+        Self { rows_per_chunk: self.rows_per_chunk.max(self.rows.div_ceil(chunks)), ..self }
     }
 
     pub(crate) fn chunks(&self) -> usize {

@@ -1,59 +1,15 @@
-//! Ops that look at a whole row: sums, norms, softmax.
+//! Norms: of rows, and of groups of channels.
 #![expect(unsafe_code, reason = "writes the rows of its chunk")]
 
-use super::{Grid, Piece};
+use super::{
+    Grid,
+    sums::{LANES, accumulate_piece, sum_of, total, whole},
+};
 use crate::{
-    math::exp,
     place::Place,
     simd::Level,
-    tensor::{Bases, Row, RowMut, TILE},
+    tensor::{Bases, Row, RowMut, TILE, Tensor},
 };
-
-/// Partial sums of a row, added pairwise at the end; one order for every level.
-const LANES: usize = 8;
-
-#[inline(always)]
-fn total(mut lanes: [f64; LANES]) -> f64 {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
-}
-
-/// Adds `f` of every element to the partial sums, in f64.
-#[inline(always)]
-fn accumulate(lanes: &mut [f64; LANES], tile: &[f32], f: impl Fn(f64) -> f64) {
-    let (eights, rest) = tile.as_chunks::<LANES>();
-    for eight in eights {
-        for (lane, v) in lanes.iter_mut().zip(eight) {
-            *lane += f(f64::from(*v));
-        }
-    }
-    for (lane, v) in lanes.iter_mut().zip(rest) {
-        *lane += f(f64::from(*v));
-    }
-}
-
-#[inline(always)]
-fn sum_of<L: Level>(level: L, x: &Row, f: impl Fn(f64) -> f64) -> f64 {
-    let mut lanes = [0.0; LANES];
-    let mut tile = [0.0; TILE];
-    for (start, len) in whole(x.len()).tiles() {
-        x.load(level, start, &mut tile[..len]);
-        accumulate(&mut lanes, &tile[..len], &f);
-    }
-    total(lanes)
-}
-
-/// A whole row as a piece.
-#[inline(always)]
-fn whole(width: usize) -> Piece {
-    Piece { row: 0, start: 0, end: width }
-}
 
 /// Rows divided by the root of their mean square.
 #[derive(Debug)]
@@ -84,125 +40,108 @@ impl RmsNorm {
     }
 }
 
-/// Sums of rows.
+/// What rows are brought to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NormKind {
+    /// Mean 0 and variance 1.
+    Standard,
+    /// Length 1.
+    L2,
+}
+
+/// Rows moved and scaled. In f64: the difference to a large mean has few digits in f32, and the scale may be no f32.
 #[derive(Debug)]
-pub(crate) struct SumRows {
+pub(crate) struct Norm {
+    pub(crate) kind: NormKind,
+    pub(crate) eps: f32,
     pub(crate) x: Place,
     pub(crate) out: Place,
     pub(crate) grid: Grid,
 }
 
-impl SumRows {
+/// Writes `(x - shift) · scale`.
+#[inline(always)]
+fn apply<L: Level>(level: L, x: &Row, out: RowMut, shift: f64, scale: f64) {
+    let mut tile = [0.0; TILE];
+    for (start, len) in whole(x.len()).tiles() {
+        x.load(level, start, &mut tile[..len]);
+        tile[..len].iter_mut().for_each(|v| *v = ((f64::from(*v) - shift) * scale) as f32);
+        out.store(level, start, &tile[..len]);
+    }
+}
+
+impl Norm {
     #[inline(always)]
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
+        let eps = f64::from(self.eps);
         for piece in self.grid.chunk(chunk) {
             let at = self.out.row_at(piece.row);
-            // An empty row sums to zero, and its tensor has no rows to look at.
-            let sum = if self.x.is_empty() { 0.0 } else { sum_of(level, &x.row(at), |v| v) };
             // SAFETY: the row belongs to this chunk.
-            unsafe { out.row_mut(at) }.set(0, sum as f32);
-        }
-    }
-}
-
-/// Softmax of `x · scale + mask`.
-#[derive(Debug)]
-pub(crate) struct SoftMax {
-    pub(crate) scale: f32,
-    pub(crate) x: Place,
-    pub(crate) mask: Option<Place>,
-    pub(crate) out: Place,
-    pub(crate) grid: Grid,
-}
-
-/// The scores of one row, computed as often as they are needed.
-struct Scores {
-    x: Row,
-    mask: Option<Row>,
-    scale: f32,
-}
-
-impl Scores {
-    #[inline(always)]
-    fn load<L: Level>(&self, level: L, start: usize, tile: &mut [f32]) {
-        self.x.load(level, start, tile);
-        tile.iter_mut().for_each(|v| *v *= self.scale);
-        if let Some(mask) = &self.mask {
-            let mut added = [0.0; TILE];
-            mask.load(level, start, &mut added[..tile.len()]);
-            tile.iter_mut().zip(&added).for_each(|(v, m)| *v += m);
-        }
-    }
-
-    /// The largest score. NaN is passed over here and comes back with the sum of exponentials.
-    #[inline(always)]
-    fn max<L: Level>(&self, level: L) -> f32 {
-        let mut lanes = [f32::NEG_INFINITY; LANES];
-        let mut tile = [0.0; TILE];
-        for (start, len) in whole(self.x.len()).tiles() {
-            self.load(level, start, &mut tile[..len]);
-            // Lanes beyond the end must not count.
-            let end = len.next_multiple_of(LANES);
-            tile[len..end].fill(f32::NEG_INFINITY);
-            for eight in tile[..end].as_chunks::<LANES>().0 {
-                for (lane, &v) in lanes.iter_mut().zip(eight) {
-                    *lane = if v > *lane { v } else { *lane };
+            let (x, out) = (x.row(at), unsafe { out.row_mut(at) });
+            let (shift, scale) = match self.kind {
+                NormKind::Standard => {
+                    let mean = sum_of(level, &x, |v| v) / x.len() as f64;
+                    let variance = sum_of(level, &x, |v| (v - mean) * (v - mean)) / x.len() as f64;
+                    (mean, 1.0 / (variance + eps).sqrt())
                 }
-            }
-        }
-        lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
-    }
-
-    /// What a row becomes whose scores are minus infinity or NaN: zeros, or NaN if there is any.
-    #[inline(never)]
-    fn fill_masked<L: Level>(&self, level: L, out: RowMut) {
-        let mut tile = [0.0; TILE];
-        let mut value = 0.0;
-        for (start, len) in whole(self.x.len()).tiles() {
-            self.load(level, start, &mut tile[..len]);
-            if tile[..len].iter().any(|v| v.is_nan()) {
-                value = f32::NAN;
-            }
-        }
-        tile.fill(value);
-        for (start, len) in whole(self.x.len()).tiles() {
-            out.store(level, start, &tile[..len]);
+                NormKind::L2 => {
+                    let length = sum_of(level, &x, |v| v * v).sqrt();
+                    // This way round a NaN stays.
+                    (0.0, 1.0 / if length < eps { eps } else { length })
+                }
+            };
+            apply(level, &x, out, shift, scale);
         }
     }
 }
 
-impl SoftMax {
+/// Groups of channels (axis 2) with mean 0 and variance 1, for layouts in which a group is not one long row.
+#[derive(Debug)]
+pub(crate) struct GroupNorm {
+    pub(crate) eps: f32,
+    /// Channels of a group; the last has what is left.
+    pub(crate) size: usize,
+    /// Groups of an item of the batch.
+    pub(crate) groups: usize,
+    pub(crate) x: Place,
+    pub(crate) out: Place,
+    /// A "row" is a group of an item.
+    pub(crate) grid: Grid,
+}
+
+impl GroupNorm {
+    /// The rows of a group.
+    #[inline(always)]
+    fn rows(&self, group: usize) -> impl Iterator<Item = [usize; 3]> {
+        let [_, height, channels, _] = self.x.shape;
+        let (item, first) = (group / self.groups, group % self.groups * self.size);
+        let last = (first + self.size).min(channels);
+        (first..last).flat_map(move |channel| (0..height).map(move |row| [row, channel, item]))
+    }
+
+    /// The sum of `f` of a group's elements.
+    #[inline(always)]
+    fn sum_of<L: Level>(&self, level: L, x: &Tensor<'_>, group: usize, f: impl Fn(f64) -> f64) -> f64 {
+        let mut lanes = [0.0; LANES];
+        for at in self.rows(group) {
+            let row = x.row(at);
+            accumulate_piece(level, &mut lanes, &row, whole(row.len()), &f);
+        }
+        total(lanes)
+    }
+
     #[inline(always)]
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
-        let mut tile = [0.0; TILE];
         for piece in self.grid.chunk(chunk) {
-            let at = self.out.row_at(piece.row);
-            let mask = self
-                .mask
-                .as_ref()
-                .map(|place| bases.tensor(place).row([at[0], at[1] % place.shape[2], at[2] % place.shape[3]]));
-            let scores = Scores { x: x.row(at), mask, scale: self.scale };
-            // SAFETY: the row belongs to this chunk.
-            let out = unsafe { out.row_mut(at) };
-            let max = scores.max(level);
-            if max == f32::NEG_INFINITY {
-                scores.fill_masked(level, out);
-                continue;
-            }
-            let mut lanes = [0.0; LANES];
-            for (start, len) in piece.tiles() {
-                scores.load(level, start, &mut tile[..len]);
-                tile[..len].iter_mut().for_each(|v| *v = exp(*v - max));
-                accumulate(&mut lanes, &tile[..len], |v| v);
-                out.store(level, start, &tile[..len]);
-            }
-            let scale = (1.0 / total(lanes)) as f32;
-            for (start, len) in piece.tiles() {
-                out.as_row().load(level, start, &mut tile[..len]);
-                tile[..len].iter_mut().for_each(|v| *v *= scale);
-                out.store(level, start, &tile[..len]);
+            let elements = (self.rows(piece.row).count() * self.x.shape[0]) as f64;
+            let mean = self.sum_of(level, &x, piece.row, |v| v) / elements;
+            let variance = self.sum_of(level, &x, piece.row, |v| (v - mean) * (v - mean)) / elements;
+            let scale = 1.0 / (variance + f64::from(self.eps)).sqrt();
+            for at in self.rows(piece.row) {
+                // SAFETY: the group belongs to this chunk.
+                apply(level, &x.row(at), unsafe { out.row_mut(at) }, mean, scale);
             }
         }
     }

@@ -1,36 +1,39 @@
 //! Functions of elements.
 
-use entensor_components::Op;
-
 use super::{
     Builder,
     nodes::{may_flatten, pieces},
 };
 use crate::{
-    kernels::{Binary, BinaryFunction, Kernel, Unary, UnaryFunction},
+    kernels::{Binary, Kernel, Map, Unary, Zip},
     place::Place,
 };
 
 impl Builder {
-    pub(super) fn unary(&mut self, op: &Op, x: Place, out: Place) {
-        let function = UnaryFunction::of(op).expect("the table of functions says which ops come here");
+    /// `f` of every element of the operand.
+    pub(super) fn unary(&mut self, operands: &[Place], out: Place, cost: usize, f: impl Map + 'static) {
+        let x = operands[0];
         let (x, out) = if may_flatten(&[&x, &out]) { (x.flat(), out.flat()) } else { (x, out) };
-        let grid = pieces(&out, function.cost());
-        let cost = out.elements().saturating_mul(function.cost());
-        self.push(Kernel::Unary(Unary { function, x, out, grid }), grid.chunks(), &[x], Some(&out), cost);
+        let (grid, f) = (pieces(&out, cost), Box::new(f));
+        let kernel = Kernel::Unary(Unary { f, x, out, grid });
+        self.push(kernel, grid.chunks(), &[x], Some(&out), out.elements().saturating_mul(cost));
     }
 
-    /// Two operands, or the halves of the rows of one.
-    pub(super) fn binary(&mut self, op: &Op, operands: &[Place], out: Place) {
-        let function = BinaryFunction::of(op).expect("the table of functions says which ops come here");
-        let (a, b) = match operands {
-            [both] => (both.half_rows(false), both.half_rows(true)),
-            _ => (operands[0], operands[1]),
-        };
+    /// `f` of every element of the first operand with one of the second, which is repeated.
+    pub(super) fn binary(&mut self, operands: &[Place], out: Place, cost: usize, f: impl Zip + 'static) {
+        let (a, b) = (operands[0], operands[1]);
         let flat = may_flatten(&[&a, &b, &out]);
         let (a, b, out) = if flat { (a.flat(), b.flat(), out.flat()) } else { (a, b, out) };
-        let grid = pieces(&out, function.cost());
-        let cost = out.elements().saturating_mul(function.cost());
-        self.push(Kernel::Binary(Binary { function, a, b, out, grid }), grid.chunks(), &[a, b], Some(&out), cost);
+        let (grid, f) = (pieces(&out, cost), Box::new(f));
+        let kernel = Kernel::Binary(Binary { f, a, b, out, grid });
+        self.push(kernel, grid.chunks(), &[a, b], Some(&out), out.elements().saturating_mul(cost));
+    }
+
+    /// `f` of a gate and a value: two operands, or the halves of one.
+    pub(super) fn gated(&mut self, operands: &[Place], out: Place, cost: usize, f: impl Zip + 'static) {
+        match operands {
+            [both] => self.binary(&[both.half_rows(false), both.half_rows(true)], out, cost, f),
+            _ => self.binary(operands, out, cost, f),
+        }
     }
 }

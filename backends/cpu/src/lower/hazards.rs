@@ -9,16 +9,15 @@ const WINDOW: usize = 32;
 
 struct Access {
     reads: SmallVec<[Region; 4]>,
-    write: Option<Region>,
+    writes: SmallVec<[Region; 2]>,
 }
 
 impl Access {
     fn conflicts(&self, later: &Self) -> bool {
         let touches = |access: &Self, write: &Region| {
-            access.reads.iter().chain(&access.write).any(|region| region.overlaps(write))
+            access.reads.iter().chain(&access.writes).any(|region| region.overlaps(write))
         };
-        self.write.as_ref().is_some_and(|write| touches(later, write))
-            || later.write.as_ref().is_some_and(|write| touches(self, write))
+        self.writes.iter().any(|write| touches(later, write)) || later.writes.iter().any(|write| touches(self, write))
     }
 }
 
@@ -30,12 +29,16 @@ pub(crate) struct Hazards {
 
 impl Hazards {
     /// Notes a step, and says how many of the steps before it must be complete when it starts.
-    pub(crate) fn note(&mut self, reads: impl Iterator<Item = Region>, write: Option<Region>) -> usize {
-        let step = Access { reads: reads.collect(), write };
+    pub(crate) fn note(
+        &mut self,
+        reads: impl Iterator<Item = Region>,
+        writes: impl IntoIterator<Item = Region>,
+    ) -> usize {
+        let step = Access { reads: reads.collect(), writes: writes.into_iter().collect() };
         let oldest = self.steps.len().saturating_sub(WINDOW);
         let found = self.steps[oldest..].iter().rposition(|earlier| {
             // A check of ids writes nothing, and yet what comes behind it must not run when it fails.
-            earlier.write.is_none() || earlier.conflicts(&step)
+            earlier.writes.is_empty() || earlier.conflicts(&step)
         });
         self.steps.push(step);
         found.map_or(oldest, |index| oldest + index + 1)
@@ -60,5 +63,7 @@ mod tests {
         assert_eq!(hazards.note([].into_iter(), Some(bytes(28, 36))), 3, "overwrites what step 2 wrote");
         assert_eq!(hazards.note([bytes(90, 94)].into_iter(), None), 0);
         assert_eq!(hazards.note([].into_iter(), Some(bytes(100, 104))), 6, "behind a check");
+        assert_eq!(hazards.note([].into_iter(), [bytes(110, 114), bytes(120, 124)]), 6);
+        assert_eq!(hazards.note([bytes(122, 123)].into_iter(), Some(bytes(130, 134))), 8, "reads what step 7 wrote");
     }
 }

@@ -3,12 +3,15 @@
 
 mod attention;
 mod elementwise;
+mod experts;
 mod hazards;
 mod indexing;
 mod movement;
 mod nodes;
 mod products;
+mod recurrent;
 mod reductions;
+mod spatial;
 
 use std::sync::Arc;
 
@@ -56,6 +59,12 @@ pub(crate) enum Work {
     Weights,
     /// Sines and cosines.
     Angles,
+    /// Keys that are sorted, and sums of parts.
+    Scratch,
+    /// Which rows of activations want which expert.
+    Routes,
+    /// Activations in that order, rounded or packed.
+    Gathered,
     /// The n-th operand, where it shares bytes with the result in a way that kernels cannot follow.
     Operand(usize),
 }
@@ -66,7 +75,10 @@ impl Work {
             Self::Activations => 0,
             Self::Weights => 1,
             Self::Angles => 2,
-            Self::Operand(operand) => 3 + operand,
+            Self::Scratch => 3,
+            Self::Routes => 4,
+            Self::Gathered => 5,
+            Self::Operand(operand) => 6 + operand,
         }
     }
 }
@@ -76,9 +88,9 @@ impl Work {
 struct AnglesKey {
     positions: Place,
     factors: Option<Place>,
-    pairs: usize,
-    base: f32,
-    freq_scale: f32,
+    frequencies: Box<[f64]>,
+    kinds: Option<Box<[u8]>>,
+    magnitude: f64,
 }
 
 /// A program in the making.
@@ -88,6 +100,7 @@ pub(crate) struct Builder {
     /// Whose rows lie in [`Work::Activations`], and whether they are rounded.
     activations: Option<(Place, bool)>,
     angles: Option<AnglesKey>,
+    routes: experts::RoutesInWork,
     node: usize,
 }
 
@@ -102,8 +115,14 @@ pub(crate) fn lower(split: &SplitDesc) -> Result<Program, BackendError> {
         work_bytes: Vec::new(),
         cost: 0,
     };
-    let mut builder =
-        Builder { program, hazards: hazards::Hazards::default(), activations: None, angles: None, node: 0 };
+    let mut builder = Builder {
+        program,
+        hazards: hazards::Hazards::default(),
+        activations: None,
+        angles: None,
+        routes: experts::RoutesInWork::default(),
+        node: 0,
+    };
     for (index, node) in split.nodes.iter().enumerate() {
         builder.node = index;
         builder.lower_node(node)?;
@@ -170,13 +189,17 @@ impl Builder {
 
     /// Appends a step. `cost` is for the whole step, in bytes moved or as much arithmetic.
     fn push(&mut self, kernel: Kernel, chunks: usize, reads: &[Place], write: Option<&Place>, cost: usize) {
+        self.push_writing(kernel, chunks, reads, write.map_or(&[], std::slice::from_ref), cost);
+    }
+
+    /// As [`Self::push`], for steps that write work memory beside their result.
+    fn push_writing(&mut self, kernel: Kernel, chunks: usize, reads: &[Place], writes: &[Place], cost: usize) {
         if chunks == 0 {
             return;
         }
-        let write = write.map(Place::region);
-        let after = self.hazards.note(reads.iter().map(Place::region), write);
-        if let Some(write) = write {
-            self.forget(&write);
+        let after = self.hazards.note(reads.iter().map(Place::region), writes.iter().map(Place::region));
+        for write in writes {
+            self.forget(&write.region());
         }
         self.program.steps.push(Step { kernel, chunks, after, node: self.node });
         self.program.cost = self.program.cost.saturating_add(cost);
@@ -191,5 +214,6 @@ impl Builder {
         if self.angles.as_ref().is_some_and(|key| stale(&key.positions) || key.factors.as_ref().is_some_and(stale)) {
             self.angles = None;
         }
+        self.routes.forget(write);
     }
 }

@@ -11,8 +11,12 @@ mod portable;
 pub(crate) use avx2::Avx2;
 pub(crate) use portable::Portable;
 
-/// Elements of a block of the block dtypes.
-pub(crate) const BLOCK: usize = 32;
+use entensor_components::codec::{self, BlockCodec};
+
+use crate::kernels::{Map, Zip};
+
+/// Elements of a block of activations, and of what is unpacked of weights at a time.
+pub(crate) const BLOCK: usize = codec::PART;
 
 /// Elements that share a half of a block by turns. Activations are rounded to 8 bits with two scales a block, one for the even
 /// fours and one for the odd: an outlier then spoils 15 neighbours and not 31, and since every second lane of a vector has the
@@ -67,6 +71,18 @@ impl GroupLayout {
     }
 }
 
+/// A block dtype that every level has products of.
+#[cfg(target_arch = "x86_64")]
+pub(crate) trait Blocks: BlockCodec + avx2::Unpack {}
+#[cfg(target_arch = "x86_64")]
+impl<B: BlockCodec + avx2::Unpack> Blocks for B {}
+
+/// A block dtype that every level has products of.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) trait Blocks: BlockCodec {}
+#[cfg(not(target_arch = "x86_64"))]
+impl<B: BlockCodec> Blocks for B {}
+
 /// The operations that are worth writing by hand for an instruction set; everything else is plain Rust that the compiler
 /// vectorizes inside [`Level::vectorize`].
 ///
@@ -78,6 +94,14 @@ impl GroupLayout {
 pub(crate) trait Level: Copy + Send + Sync {
     /// Runs `f` compiled for this level, as far as it is inlined.
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
+
+    /// Applies `f` to every element.
+    fn map(self, f: &dyn Map, tile: &mut [f32]);
+
+    /// Applies `f` to every pair of elements; the result goes to `a`.
+    fn zip(self, f: &dyn Zip, a: &mut [f32], b: &[f32]);
+    /// `a · b + c`, rounded once where the level has an instruction for it.
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32;
 
     /// Decodes little-endian f16.
     fn decode_f16(self, bytes: &[u8], out: &mut [f32]);
@@ -96,11 +120,22 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// `q4_1` weights, rounded activations.
     fn dots_q4_1<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M];
 
+    /// Weights of any other block dtype, rounded activations; `k` is a whole number of blocks.
+    fn dots_blocks<B: Blocks, const M: usize, const N: usize>(
+        self,
+        k: usize,
+        w: [&[u8]; M],
+        x: Rounded<'_>,
+    ) -> [[f32; N]; M];
+
     /// f32 weights, f32 activations.
     fn dots_f32<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
 
     /// f16 weights, f32 activations.
     fn dots_f16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
+
+    /// bf16 weights, f32 activations.
+    fn dots_bf16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
 }
 
 /// Which instructions a backend may use.

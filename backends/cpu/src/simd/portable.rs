@@ -1,8 +1,11 @@
 //! The level that every CPU has: plain Rust in shapes that compilers vectorize.
 
+use entensor_components::codec::{BlockCodec, Part};
 use half::f16;
 
-use super::{BLOCK, FOUR, GroupLayout, Level, Rounded};
+use crate::kernels::{Map, Zip};
+
+use super::{BLOCK, Blocks, FOUR, GroupLayout, Level, Rounded};
 
 /// Proof of nothing: every CPU can run this.
 #[derive(Clone, Copy)]
@@ -23,6 +26,11 @@ fn read_f32(bytes: &[u8], index: usize) -> f32 {
 #[inline(always)]
 fn read_f16(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+#[inline(always)]
+fn read_bf16(bytes: &[u8], index: usize) -> f32 {
+    f32::from_bits(u32::from(bytes[2 * index + 1]) << 24 | u32::from(bytes[2 * index]) << 16)
 }
 
 /// The sum of partial sums, pairwise.
@@ -77,6 +85,21 @@ impl Level for Portable {
     #[inline(always)]
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
         f()
+    }
+
+    #[inline]
+    fn map(self, f: &dyn Map, tile: &mut [f32]) {
+        f.portable(self, tile);
+    }
+
+    #[inline]
+    fn zip(self, f: &dyn Zip, a: &mut [f32], b: &[f32]) {
+        f.portable(self, a, b);
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
     }
 
     #[inline(always)]
@@ -146,6 +169,33 @@ impl Level for Portable {
     }
 
     #[inline(always)]
+    fn dots_blocks<B: Blocks, const M: usize, const N: usize>(
+        self,
+        k: usize,
+        w: [&[u8]; M],
+        x: Rounded<'_>,
+    ) -> [[f32; N]; M] {
+        assert!(k.is_multiple_of(B::ELEMENTS));
+        let layout = GroupLayout { k };
+        let parts = B::ELEMENTS / BLOCK;
+        w.map(|w| {
+            let mut sums = [0.0; N];
+            for (block, bytes) in w.chunks_exact(B::BYTES).take(k / B::ELEMENTS).enumerate() {
+                for part in 0..parts {
+                    let (b, part) = (block * parts + part, B::part(bytes, part));
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        let row = x.first + j;
+                        let q = &x.group[layout.quants(row, b)..][..BLOCK];
+                        let scales = &x.group[layout.scales(row, b)..];
+                        *sum += part_product::<B>(&part, q, [read_f32(scales, 0), read_f32(scales, 1)]);
+                    }
+                }
+            }
+            sums
+        })
+    }
+
+    #[inline(always)]
     fn dots_f32<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
         each(w, x, |w, x| dot_plain(k, |i| read_f32(w, i), x))
     }
@@ -154,6 +204,36 @@ impl Level for Portable {
     fn dots_f16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
         each(w, x, |w, x| dot_plain(k, |i| read_f16(w, 2 * i), x))
     }
+
+    #[inline(always)]
+    fn dots_bf16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
+        each(w, x, |w, x| dot_plain(k, |i| read_bf16(w, i), x))
+    }
+}
+
+/// A part of weights with a block of activations. Like a vector, it has a sum for each four: the weights' scales change
+/// between halves, those of the activations with every four.
+#[inline(always)]
+fn part_product<B: BlockCodec>(part: &Part, q: &[u8], x_scales: [f32; 2]) -> f32 {
+    let mut total = 0.0;
+    for half in 0..2 {
+        // Products, and for types with offsets the activations alone, of even and odd fours.
+        let (mut dots, mut alone) = ([0_i32; 2], [0_i32; 2]);
+        for i in half * 16..half * 16 + 16 {
+            let x = i32::from(q[i].cast_signed());
+            dots[i / FOUR % 2] += i32::from(part.quants[i]) * x;
+            if B::OFFSETS {
+                alone[i / FOUR % 2] += x;
+            }
+        }
+        let scaled =
+            |sums: [i32; 2], by: f32| sums[0] as f32 * (by * x_scales[0]) + sums[1] as f32 * (by * x_scales[1]);
+        total += scaled(dots, part.scales[half]);
+        if B::OFFSETS {
+            total += scaled(alone, part.offsets[half]);
+        }
+    }
+    total
 }
 
 /// The products of a block's even and odd fours, each with its scale.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use entensor_components::{
-    Backend, DType, MemoryHandle, MemorySlot, NodeDesc, Op, Shape, SplitDesc, TensorDesc, TensorRef, Usage,
+    Backend, DType, MemoryHandle, MemorySlot, NodeDesc, Op, Shape, SortOrder, SplitDesc, TensorDesc, TensorRef, Usage,
 };
 use entensor_cpu::{CpuBackend, CpuConfig};
 
@@ -47,7 +47,7 @@ pub(crate) fn block(width: u64, tokens: u64, repeats: usize) -> (SplitDesc, Vec<
     let plain = tensor(0, weights.desc.size_bytes(), DType::F32, &[width, width]);
     let positions = tensor(0, plain.offset_bytes + plain.desc.size_bytes(), DType::I32, &[tokens]);
     let heads = |index: u64| tensor(1, index * x_bytes, DType::F32, &[width, 1, tokens]);
-    let rope = Op::Rope { mode: entensor_components::RopeMode::Neox, n_dims: 0, base: 1e4, freq_scale: 1.0 };
+    let rope = Op::rope(entensor_components::RopeMode::Neox, 0, 1e4, 1.0);
     let mut nodes = Vec::new();
     for _ in 0..repeats {
         nodes.push(node("norm", Op::RmsNorm { eps: 1e-5 }, &[at(0)], at(1)));
@@ -56,7 +56,7 @@ pub(crate) fn block(width: u64, tokens: u64, repeats: usize) -> (SplitDesc, Vec<
         nodes.push(node("q_rope", rope.clone(), &[heads(2), positions], heads(2)));
         nodes.push(node("k_rope", rope.clone(), &[heads(3), positions], heads(3)));
         nodes.push(node("gate", Op::Swiglu {}, &[at(2), at(3)], at(4)));
-        nodes.push(node("soft", Op::SoftMax { scale: 0.1 }, &[at(4)], at(4)));
+        nodes.push(node("soft", Op::SoftMax { scale: 0.1, max_bias: 0.0 }, &[at(4)], at(4)));
         nodes.push(node("cache", Op::SetRows {}, &[at(5), at(4), positions], at(5)));
         nodes.push(node("sum", Op::Add {}, &[at(5), at(1)], at(0)));
     }
@@ -69,5 +69,34 @@ pub(crate) fn block(width: u64, tokens: u64, repeats: usize) -> (SplitDesc, Vec<
     let order = (0..i32::try_from(tokens).expect("small")).rev().map(|i| i.max(1) - 1);
     read.extend(order.flat_map(i32::to_le_bytes));
     let written = floats(usize::try_from(6 * width * tokens).expect("small"));
+    (SplitDesc { nodes, memory_slots: 2 }, read, written)
+}
+
+/// Norms, sorts and sums of `rows` rows: some share work memory, and none depends on another. Slots as in [`block`].
+pub(crate) fn reductions(width: u64, rows: u64) -> (SplitDesc, Vec<u8>, Vec<u8>) {
+    let x = tensor(0, 0, DType::F32, &[width, rows]);
+    let mut end = 0;
+    let mut result = |dtype: DType, shape: &[u64]| {
+        let out = tensor(1, end, dtype, shape);
+        end = (end + out.desc.size_bytes()).next_multiple_of(64);
+        out
+    };
+    let ascending = SortOrder::Ascending;
+    let nodes = vec![
+        node("sum", Op::Sum {}, &[x], result(DType::F32, &[1])),
+        node("sort", Op::Argsort { order: ascending }, &[x], result(DType::I32, &[width, rows])),
+        node("sum again", Op::Sum {}, &[x], result(DType::F32, &[1])),
+        node("top", Op::TopK { k: 5 }, &[x], result(DType::I32, &[5, rows])),
+        node("sort again", Op::Argsort { order: SortOrder::Descending }, &[x], result(DType::I32, &[width, rows])),
+        node("largest", Op::Argmax {}, &[x], result(DType::I32, &[rows])),
+        node("mean", Op::Mean {}, &[x], result(DType::F32, &[1, rows])),
+        node("running", Op::Cumsum {}, &[x], result(DType::F32, &[width, rows])),
+        node("norm", Op::Norm { eps: 1e-5 }, &[x], result(DType::F32, &[width, rows])),
+        node("groups", Op::GroupNorm { n_groups: 1, eps: 1e-5 }, &[x], result(DType::F32, &[width, rows])),
+        node("length", Op::L2Norm { eps: 1e-5 }, &[x], result(DType::F32, &[width, rows])),
+        node("causal", Op::DiagMaskInf { n_past: 3 }, &[x], result(DType::F32, &[width, rows])),
+    ];
+    let read = floats(usize::try_from(width * rows).expect("small"));
+    let written = vec![0; usize::try_from(end).expect("small")];
     (SplitDesc { nodes, memory_slots: 2 }, read, written)
 }

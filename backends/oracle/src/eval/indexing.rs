@@ -8,11 +8,11 @@ use crate::access::{Evaluated, Operand, RowValues, index, rows};
 
 /// Every id, checked against the number of rows.
 pub(super) fn checked_ids(node: &NodeDesc, ids: &Operand<'_>, rows: u64) -> Result<Vec<u64>, BackendError> {
-    let checked = |(position, &id): (usize, &i32)| {
+    let checked = |(position, &id): (usize, &i64)| {
         u64::try_from(id).ok().filter(|&id| id < rows).ok_or_else(|| BackendError::IndexOutOfRange {
             node: Arc::clone(&node.name),
             position: position as u64,
-            value: i64::from(id),
+            value: id,
             rows,
         })
     };
@@ -27,9 +27,23 @@ fn position(ids: Shape, at: [u64; 3]) -> usize {
 pub(super) fn get_rows(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
     let (table, ids) = (&operands[0], &operands[1]);
     let checked = checked_ids(node, ids, table.desc.shape.0[1])?;
-    let output = node.output.desc.shape;
-    let values = rows(output).flat_map(|at| table.row([checked[position(ids.desc.shape, at)], at[1], at[2]]));
-    Ok(Evaluated::Values(values.collect()))
+    let output = node.output.desc;
+    let from = |at: [u64; 3]| [checked[position(ids.desc.shape, at)], at[1], at[2]];
+    Ok(if table.desc.dtype == output.dtype {
+        Evaluated::Units(rows(output.shape).flat_map(|at| table.row_units(from(at))).collect())
+    } else {
+        Evaluated::Values(rows(output.shape).flat_map(|at| table.row(from(at))).collect())
+    })
+}
+
+pub(super) fn add_id(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
+    let (a, b, ids) = (&operands[0], &operands[1], &operands[2]);
+    let checked = checked_ids(node, ids, b.desc.shape.0[1])?;
+    let sums = rows(a.desc.shape).zip(&checked).flat_map(|(at, &id)| {
+        let added = b.row([id, 0, 0]);
+        a.row(at).into_iter().zip(added).map(|(a, b)| a + b).collect::<Vec<_>>()
+    });
+    Ok(Evaluated::Values(sums.collect()))
 }
 
 pub(super) fn set_rows(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {

@@ -2,7 +2,7 @@
 
 use super::{Rule, refuse, refuse_param};
 use crate::{
-    dtype::{DType, DTypeClass},
+    dtype::DType,
     op::{Op, OpResult, ViewOf, broadcasts, row::packed},
     shape::{MAX_DIMS, Shape, TensorDesc},
 };
@@ -13,8 +13,7 @@ pub(crate) fn cpy(op: &Op, operands: &[TensorDesc]) -> Rule {
     if source.shape.elements() != target.shape.elements() {
         return refuse(op, "source and target must have the same number of elements", operands);
     }
-    let integer = |d: DType| d.row().class == DTypeClass::Integer;
-    if source.dtype != target.dtype && (integer(source.dtype) || integer(target.dtype)) {
+    if source.dtype != target.dtype && (source.dtype.is_integer() || target.dtype.is_integer()) {
         return refuse(op, "integers are copied to the same integer type only", operands);
     }
     if source.shape != target.shape && (source.dtype.is_block() || target.dtype.is_block()) {
@@ -72,7 +71,7 @@ pub(crate) fn upscale(op: &Op, operands: &[TensorDesc]) -> Rule {
 /// Operand 0 as another dtype.
 pub(crate) fn cast(op: &Op, operands: &[TensorDesc]) -> Rule {
     let Op::Cast { dtype } = op else { unreachable!("rule of `cast`") };
-    if dtype.row().class == DTypeClass::Integer {
+    if dtype.is_integer() {
         return refuse_param(op, "dtype", "must be one of real numbers, not of integers");
     }
     packed(op, *dtype, operands[0].shape)

@@ -131,7 +131,7 @@ macro_rules! declare_ops {
                                 op,
                                 name: stringify!($param),
                                 text: text.into(),
-                                expected: stringify!($ty),
+                                expected: <$ty as OpParam>::FORM,
                             })?;
                             return Ok(());
                         })*

@@ -102,6 +102,9 @@ macro_rules! elementwise_ops {
         source: "ggml_hardswish; Howard et al. 2019, arXiv:1905.02244",
     }
 
+    /// `ln(1 + e^x)`, computed in f32 as `max(x, 0) + ln(1 + e^-|x|)`, which neither overflows nor loses small results.
+    softplus Softplus(x: One<FLOATS>) {} => FUNCTION { source: "ggml_softplus; Dugas et al. 2000", }
+
     /// `silu(gate) · value`: gate and value are two operands, or the first and second half of each row of one. Where
     /// `silu(gate)` rounds to 0 in f32, an infinite value gives NaN.
     swiglu Swiglu(gate: One<FLOATS>, value: Maybe<FLOATS>) {} => GATED {

@@ -29,7 +29,7 @@ mod declare;
 use crate::{
     dtype::{DType, DTypeSet},
     op::{
-        OpParam, ParamError, RopeMode, UpscaleMode,
+        OpParam, ParamError, PoolOp, RopeMode, SortOrder, UpscaleMode,
         row::{BatchRule, Content, OpRow, OperandRow, Tolerance},
         rules, samples,
     },
@@ -40,14 +40,14 @@ use bevy_ecs::prelude::*;
 use crate::generation::bump_generation;
 
 const F32: DTypeSet = DTypeSet::of(&[DType::F32]);
-const FLOATS: DTypeSet = DTypeSet::of(&[DType::F32, DType::F16]);
+const FLOATS: DTypeSet = DTypeSet::FLOATS;
 const I32: DTypeSet = DTypeSet::of(&[DType::I32]);
 /// Row indices.
-const IDS: DTypeSet = DTypeSet::of(&[DType::I32]);
+const IDS: DTypeSet = DTypeSet::INDICES;
 /// Everything that stands for real numbers.
-const REALS: DTypeSet = DTypeSet::ALL.without(DType::I32);
+const REALS: DTypeSet = DTypeSet::REALS;
 /// Plain numbers: floats and integers.
-const PLAIN: DTypeSet = FLOATS.with(DType::I32);
+const PLAIN: DTypeSet = DTypeSet::FLOATS.union(DTypeSet::INTEGERS);
 const ANY: DTypeSet = DTypeSet::ALL;
 
 /// As many operations as the result has elements.
@@ -127,6 +127,12 @@ const REDUCTION: OpRow = OpRow {
     bench: samples::bench_unary,
     ..ROW
 };
+
+/// A kernel, which is a weight, and what it moves over.
+const CONV: OpRow = OpRow { anchor: Some(0), tolerance: Tolerance::Linear, ..ROW };
+
+/// One value of each window.
+const POOL: OpRow = OpRow { flops: per_input, tolerance: Tolerance::Linear, ..ROW };
 
 /// Elements are moved, not changed.
 const MOVE: OpRow = OpRow { samples: samples::unary, bench: samples::bench_unary, result: rules::like_first, ..ROW };

@@ -216,7 +216,7 @@ impl<W: BorrowMut<World>> Binder<'_, W> {
         if dims.len() == 1 && tensor.dtype != DType::F32 {
             return Err(ModelError::TensorDType { name: name.into(), found: tensor.dtype, expected: "f32" });
         }
-        if tensor.dtype == DType::I32 {
+        if tensor.dtype.is_integer() {
             return Err(ModelError::TensorDType {
                 name: name.into(),
                 found: tensor.dtype,
@@ -362,8 +362,7 @@ impl Llama {
         let (dim, tokens) = (c.head_dim, u64::from(inputs.shape.tokens));
         let kv_rows = u64::from(inputs.shape.cache_rows);
         let rope = |g: &mut GraphBuilder, x: Tensor| {
-            let (mode, n_dims) = (RopeMode::Normal, c.rope_dims);
-            let op = Op::Rope { mode, n_dims, base: c.rope_base, freq_scale: c.rope_scale };
+            let op = Op::rope(RopeMode::Normal, c.rope_dims, c.rope_base, c.rope_scale);
             let operands = [Some(x), Some(inputs.positions), inputs.factors];
             g.op(op, &operands.into_iter().flatten().collect::<Vec<_>>())
         };
@@ -391,7 +390,7 @@ impl Llama {
         let scores = g.mul_mat(keys, query)?;
         #[expect(clippy::cast_precision_loss, reason = "head sizes are small integers")]
         let scale = 1.0 / (dim as f32).sqrt();
-        let weights = g.soft_max(scores, Some(inputs.mask), scale)?;
+        let weights = g.soft_max(scores, Some(inputs.mask), None, scale, 0.0)?;
         let mixed = g.mul_mat(values, weights)?;
         let mixed = g.permute(mixed, [0, 2, 1, 3])?;
         let mixed = g.cont(mixed)?;

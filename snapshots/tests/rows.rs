@@ -1,9 +1,19 @@
 //! Ops that look at whole rows, through the engine: on permuted operands, on masked rows, with slopes and sinks.
 
-use entensor::{BuildError, DType, Engine, GraphBuilder, SortOrder, Tensor};
+use std::sync::Arc;
+
+use entensor::{Backend, BuildError, DType, Engine, GraphBuilder, SortOrder, Tensor};
+use entensor_cpu::{CpuBackend, CpuConfig};
+use entensor_oracle::OracleBackend;
+
+const BACKENDS: [&str; 2] = ["oracle", "cpu"];
 
 fn engine(backend: &str) -> Engine {
-    Engine::builder().backend(backend).build().expect("the backend starts")
+    let backend: Arc<dyn Backend> = match backend {
+        "cpu" => Arc::new(CpuBackend::new(CpuConfig::default()).expect("the CPU is there")),
+        name => Arc::new(OracleBackend::new(name)),
+    };
+    Engine::builder().backend_instance(backend).build().expect("the backend starts")
 }
 
 /// What a graph of one input computes.
@@ -66,7 +76,7 @@ fn report_58_permuted_operands_compute_what_their_copies_do() {
     let dims = [6, 5, 4, 3];
     let x = noise(360);
     assert_eq!(permutations().len(), 24);
-    for backend in ["oracle", "cpu:threads=2"] {
+    for backend in BACKENDS {
         for axes in permutations() {
             for (name, op) in OPS {
                 let view = run(backend, &dims, &x, |g, x| {
@@ -88,7 +98,7 @@ fn report_58_permuted_operands_compute_what_their_copies_do() {
 #[test]
 fn report_58_permute_then_scale() {
     let (dims, x) = ([6_usize, 5, 4, 3], noise(360));
-    for backend in ["oracle", "cpu"] {
+    for backend in BACKENDS {
         for axes in permutations() {
             let found = floats(&run(backend, &dims.map(|d| d as u64), &x, |g, x| {
                 let x = g.permute(x, axes)?;
@@ -159,7 +169,7 @@ fn masked_softmax(backend: &str, masked: Masked, rows: &[usize], sinks: bool, ma
 /// REPORTS 59: fully masked rows give zeros, however they are masked, and every other row keeps its bits.
 #[test]
 fn report_59_masked_rows_are_zeros_and_the_others_do_not_change() {
-    for backend in ["oracle", "cpu"] {
+    for backend in BACKENDS {
         for masked in [Masked::Scores, Masked::Mask(DType::F32), Masked::Mask(DType::F16)] {
             for (sinks, max_bias) in [(false, 0.0), (true, 0.0), (false, 8.0), (true, 8.0)] {
                 let free = masked_softmax(backend, masked, &[], sinks, max_bias);
@@ -182,13 +192,35 @@ fn report_59_masked_rows_are_zeros_and_the_others_do_not_change() {
     }
 }
 
+/// A sink that no score can be below takes nothing.
+#[test]
+fn sinks_of_minus_infinity_change_no_bit() {
+    let x = noise(WIDTH * ROWS * HEADS);
+    let dims = [WIDTH, ROWS, HEADS].map(|dim| dim as u64);
+    for backend in BACKENDS {
+        let with = |sinks: bool| {
+            run(backend, &dims, &x, |g, x| {
+                // Zeros for the mask, and minus infinity for the sinks, made of `x`.
+                let mask = g.view(x, 0, [WIDTH as u64, ROWS as u64, 1, 1], None)?;
+                let mask = g.scale(mask, 0.0)?;
+                let corner = g.view(x, 0, [HEADS as u64, 1, 1, 1], None)?;
+                let masked = g.diag_mask_inf(corner, 0)?;
+                let last = g.view(masked, 4, [1, 1, 1, 1], None)?;
+                let all = g.repeat(last, [HEADS as u64, 1, 1, 1])?;
+                g.soft_max(x, Some(mask), sinks.then_some(all), 0.5, 0.0)
+            })
+        };
+        assert_eq!(with(true), with(false), "{backend}");
+    }
+}
+
 /// The slopes of the ALiBi paper (8 heads: a half to the powers 1 to 8), what 12 heads have behind those, and sinks.
 #[test]
 fn slopes_and_sinks_are_those_of_the_papers() {
     let powers = (1..=8).map(|power| 0.5_f64.powi(power));
     let between = (0..4).map(|power| std::f64::consts::FRAC_1_SQRT_2 * 0.5_f64.powi(power));
     let slopes: Vec<f64> = powers.chain(between).collect();
-    for backend in ["oracle", "cpu"] {
+    for backend in BACKENDS {
         for heads in [8, 12] {
             for sink in [None, Some(0.75_f32)] {
                 let mut g = GraphBuilder::new("slopes");

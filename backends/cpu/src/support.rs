@@ -13,7 +13,18 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
     if !op.op.row().computes() {
         return Support::no("leaves and view ops launch nothing");
     }
-    if matches!(op.op.kind(), OpKind::MulMat) && !op.output.is_packed() {
+    let needs_packed_result = matches!(
+        op.op.kind(),
+        OpKind::MulMat
+            | OpKind::MulMatId
+            | OpKind::FlashAttnExt
+            | OpKind::Im2col
+            | OpKind::Conv1d
+            | OpKind::Conv2d
+            | OpKind::ConvTranspose1d
+            | OpKind::ConvTranspose2d
+    );
+    if needs_packed_result && !op.output.is_packed() {
         return Support::no("a result that is not packed");
     }
     if !op.operands.iter().chain([&op.output]).all(blocks_are_packed) {

@@ -128,6 +128,16 @@ impl Row {
         self.len
     }
 
+    /// Every `step`th element from `start` on, for plain dtypes.
+    #[inline(always)]
+    pub(crate) fn every(&self, start: usize, step: usize) -> Self {
+        assert!(start < self.len && step > 0 && !self.dtype.is_block());
+        let len = (self.len - start).div_ceil(step);
+        // Of one element the step is never taken, and it might overflow.
+        let step = if len > 1 { self.step * step } else { self.dtype.block_bytes() as usize };
+        Self { first: self.first.wrapping_add(start * self.step), step, len, dtype: self.dtype }
+    }
+
     /// Decodes elements from `start`; for block dtypes, whole blocks.
     #[inline(always)]
     pub(crate) fn load<L: Level>(&self, level: L, start: usize, out: &mut [f32]) {
@@ -324,6 +334,25 @@ impl RowMut {
         assert!(index < self.0.len && self.0.dtype == DType::I32);
         // SAFETY: the index was just checked, and the element is ours.
         unsafe { self.0.first.add(index * self.0.step).cast::<i32>().write_unaligned(value.to_le()) };
+    }
+
+    /// Writes zeros to elements of a plain dtype, all of which have zero as zero bytes.
+    #[inline(always)]
+    pub(crate) fn fill_zero(self, start: usize, len: usize) {
+        let row = self.0;
+        assert!(start <= row.len && len <= row.len - start && row.dtype.block_elements() == 1);
+        let unit = row.dtype.block_bytes() as usize;
+        // SAFETY: the range was just checked, and the row is ours.
+        unsafe {
+            let to = row.first.add(start * row.step);
+            if row.step == unit {
+                std::ptr::write_bytes(to, 0, len * unit);
+            } else {
+                for i in 0..len {
+                    std::ptr::write_bytes(to.add(i * row.step), 0, unit);
+                }
+            }
+        }
     }
 
     /// Copies units (elements or blocks) as bytes, without a look at what they mean. Both rows have one dtype.

@@ -7,11 +7,13 @@ mod rules;
 mod samples;
 #[macro_use]
 mod table;
+mod words;
 
-pub use params::{OpParam, ParamError, RopeMode, SortOrder, parse_size};
+pub use params::{OpParam, ParamError, parse_size};
 pub use row::{BatchRule, Content, OpResult, OpRow, OperandRow, Tolerance, ViewOf};
 pub use samples::{Sample, SampleOperand};
 pub use table::{OPS, Op, OpKind, ParamValue};
+pub use words::{PoolOp, RopeMode, SortOrder, UpscaleMode};
 
 use crate::shape::{Shape, ShapeError, TensorDesc};
 
@@ -123,6 +125,16 @@ impl Op {
     #[must_use]
     pub fn row(&self) -> &'static OpRow {
         self.kind().row()
+    }
+
+    /// `rope` without sections, YaRN or attention factor: what most models want.
+    #[must_use]
+    pub fn rope(mode: RopeMode, n_dims: u32, base: f32, freq_scale: f32) -> Self {
+        let mut op = OpKind::Rope.default_op();
+        if let Self::Rope { mode: m, n_dims: n, base: b, freq_scale: f, .. } = &mut op {
+            (*m, *n, *b, *f) = (mode, n_dims, base, freq_scale);
+        }
+        op
     }
 
     /// The operands in a row, from a list in which some were left out.

@@ -13,12 +13,29 @@ pub enum Content {
     Data,
     /// Row indices into operand 0.
     Indices,
+    /// Plane indices into operand 0: which expert.
+    PlaneIndices,
+    /// Row indices into operand 1.
+    SecondIndices,
     /// Token positions.
     Positions,
-    /// Zeros and minus infinities.
+    /// Small numbers and minus infinities.
     Mask,
     /// Positive factors around 1.
     Factors,
+}
+
+impl Content {
+    /// For indices: how many rows or planes there are to choose from. Backends check ids against it when they run.
+    #[must_use]
+    pub fn indexed(self, operands: &[TensorDesc]) -> Option<u64> {
+        match self {
+            Self::Indices => Some(operands[0].shape.0[1]),
+            Self::PlaneIndices => Some(operands[0].shape.0[2]),
+            Self::SecondIndices => Some(operands[1].shape.0[1]),
+            Self::Data | Self::Positions | Self::Mask | Self::Factors => None,
+        }
+    }
 }
 
 /// One operand of an op.
@@ -60,6 +77,8 @@ pub enum Tolerance {
     Linear,
     /// As [`Self::Linear`]; with block weights (operand 0), the activations (operand 1) may be rounded to 8 bits.
     QuantizedProduct,
+    /// Weighted means of the values (operand 2): 1e-5 of the largest of them.
+    WeightedMean,
 }
 
 /// The view that a result is of one of its operands.
@@ -161,6 +180,9 @@ impl OpRow {
             if !row.dtypes.contains(desc.dtype) {
                 let allowed = row.dtypes.iter().map(crate::DType::name).collect::<Vec<_>>().join(", ");
                 return Err(OpError::DType { op: self.name, operand: row.name, found: desc.dtype, allowed });
+            }
+            if !desc.shape.0[0].is_multiple_of(desc.dtype.block_elements()) {
+                return Err(self.shape_error("rows of block dtypes must be whole blocks", operands));
             }
         }
         Ok(())

@@ -6,7 +6,10 @@ use entensor::{
     EngineError, RegistryError,
     graph_text::{GraphError, GraphTextError},
 };
-use entensor_models::{ModelError, gguf::GgufError, sampling::SamplingError, tokenizer::TokenizerError};
+use entensor_models::{
+    ModelError, compare::CompareError, gguf::GgufError, quantize::QuantizeError, sampling::SamplingError,
+    tokenizer::TokenizerError,
+};
 use serde::Serialize;
 
 /// What stops a command.
@@ -63,9 +66,22 @@ impl CliError {
             Self::Engine(error) | Self::Model(ModelError::Engine(error)) => is_usage(error),
             Self::Model(error) => matches!(
                 error,
-                ModelError::Gguf(GgufError::Io { .. } | GgufError::NotAFile { .. } | GgufError::EmptyFile { .. })
+                ModelError::Gguf(unreadable!())
+                    | ModelError::Quantize(QuantizeError::Gguf(unreadable!()))
+                    | ModelError::Quantize(
+                        QuantizeError::IntegerTarget { .. }
+                            | QuantizeError::UnmatchedPattern { .. }
+                            | QuantizeError::SameFile { .. }
+                            | QuantizeError::OutputNotAFile { .. }
+                            | QuantizeError::Create { .. }
+                    )
+                    | ModelError::Compare(CompareError::Json(_) | CompareError::NothingRecorded)
                     | ModelError::Sampling(
-                        SamplingError::InvalidTemperature { .. } | SamplingError::InvalidTopP { .. }
+                        SamplingError::InvalidTemperature { .. }
+                            | SamplingError::InvalidTopP { .. }
+                            | SamplingError::InvalidMinP { .. }
+                            | SamplingError::InvalidTailFree { .. }
+                            | SamplingError::InvalidRepeatPenalty { .. }
                     )
                     | ModelError::Context { .. }
                     | ModelError::MicroBatch { .. }
@@ -114,6 +130,14 @@ impl CliError {
     }
 }
 
+/// The pattern of files that cannot be read at all.
+macro_rules! unreadable {
+    () => {
+        GgufError::Io { .. } | GgufError::NotAFile { .. } | GgufError::EmptyFile { .. }
+    };
+}
+use unreadable;
+
 /// Backends that were named wrongly; not those that failed to start.
 fn is_usage(error: &EngineError) -> bool {
     matches!(error, EngineError::Registry(inner) if !matches!(inner, RegistryError::Start { .. }))
@@ -121,6 +145,18 @@ fn is_usage(error: &EngineError) -> bool {
 
 impl From<GgufError> for CliError {
     fn from(error: GgufError) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+impl From<QuantizeError> for CliError {
+    fn from(error: QuantizeError) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+impl From<CompareError> for CliError {
+    fn from(error: CompareError) -> Self {
         Self::Model(error.into())
     }
 }

@@ -78,13 +78,19 @@ pub(crate) enum Weights {
     Lazy,
 }
 
-/// Loads a model. Progress is shown on standard error if that is a terminal.
-pub(crate) fn load(engine: &mut Engine, path: &Path, weights: Weights) -> Result<LanguageModel, CliError> {
+/// A progress bar, shown on standard error if that is a terminal. `template` is indicatif's.
+pub(crate) fn progress_bar(template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
     // A bad template leaves the default look, which is no reason to stop.
-    if let Ok(style) = ProgressStyle::with_template("{msg} {bar:40} {bytes}/{total_bytes}") {
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
+    bar
+}
+
+/// Loads a model. Progress is shown on standard error if that is a terminal.
+pub(crate) fn load(engine: &mut Engine, path: &Path, weights: Weights) -> Result<LanguageModel, CliError> {
+    let bar = progress_bar("{msg} {bar:40} {bytes}/{total_bytes}");
     let show = |stage: LoadStage| match stage {
         LoadStage::Header => bar.set_message("vocabulary"),
         LoadStage::Tokenizer => bar.set_message("weights"),

@@ -1,4 +1,4 @@
-//! The `entensor` command: runs, inspects, plans, explains and measures models.
+//! The `entensor` command: runs, inspects, plans, explains, measures, converts and compares models.
 //!
 //! Standard output carries the result alone; messages and figures for people go to standard error. Exit status: 0 done, 1 the
 //! model, a plan or a run failed, 2 bad usage or an unreadable file.
@@ -11,6 +11,7 @@ mod loading;
 mod output;
 mod plan_dot;
 mod plan_json;
+mod sampling;
 mod subject;
 
 use std::process::ExitCode;
@@ -25,7 +26,7 @@ Examples:
 
 Exit status: 0 done, 1 the model, a plan or a run failed, 2 bad usage or an unreadable file.";
 
-/// Run, inspect, plan, explain and measure machine-learning models.
+/// Run, inspect, plan, explain, measure, convert and compare machine-learning models.
 #[derive(Parser)]
 #[command(name = "entensor", version, after_help = EXAMPLES, arg_required_else_help = true)]
 struct Cli {
@@ -42,6 +43,8 @@ enum Command {
     Explain(commands::explain::ExplainArgs),
     Logits(commands::logits::LogitsArgs),
     Bench(commands::bench::BenchArgs),
+    Quantize(commands::quantize::QuantizeArgs),
+    CompareLogits(commands::compare_logits::CompareLogitsArgs),
 }
 
 fn main() -> ExitCode {
@@ -53,6 +56,8 @@ fn main() -> ExitCode {
         Command::Explain(args) => commands::explain::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Quantize(args) => commands::quantize::run(&args),
+        Command::CompareLogits(args) => commands::compare_logits::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

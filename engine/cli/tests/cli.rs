@@ -77,6 +77,54 @@ fn run_says_why_it_ended() {
 }
 
 #[test]
+fn stop_texts_end_the_text_before_them_whatever_tokens_they_are_in() {
+    let files = Files::new();
+    let model = files.write("tiny.gguf", Tiny { end: End::Never, ..Tiny::default() }.build());
+    let args = ["-p", PROMPT, "-n", "40", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--seed", "4"];
+    let run = |stops: &[&str]| {
+        let stops: Vec<&str> = stops.iter().flat_map(|stop| ["--stop", stop]).collect();
+        entensor("run", &model, &[&args[..], &["--json"], &stops].concat()).json()
+    };
+    let whole = run(&[]);
+    let text = whole["text"].as_str().expect("text");
+    assert!(whole["stop_string"].is_null());
+    // Some characters in the middle, which are several tokens.
+    let chars: Vec<(usize, char)> = text.char_indices().collect();
+    let (start, end) = (chars[chars.len() / 2].0, chars[chars.len() / 2 + 4].0);
+    let stop = &text[start..end];
+    let before = text.find(stop).expect("it is a part of it");
+    let report = run(&["never in it", stop]);
+    assert_eq!(report["text"].as_str(), Some(&text[..before]));
+    assert_eq!((report["finish_reason"].as_str(), report["stop_string"].as_str()), (Some("stop"), Some(stop)));
+    let (all, some) = (ids(&whole["generated_ids"]), ids(&report["generated_ids"]));
+    assert!(some.len() < all.len() && all.starts_with(&some), "nothing is generated after it");
+    let plain = entensor("run", &model, &[&args[..], &["--stop", stop]].concat()).ok();
+    assert_eq!(plain.trim_end_matches('\n'), text[..before].trim_end_matches('\n'));
+    assert_eq!(run(&["never in it"])["text"].as_str(), Some(text));
+}
+
+#[test]
+fn penalties_and_cuts_change_what_is_picked() {
+    let files = Files::new();
+    let model = files.write("tiny.gguf", Tiny { end: End::Never, ..Tiny::default() }.build());
+    let run = |args: &[&str]| {
+        let report = entensor("run", &model, &[&["-p", PROMPT, "-n", "40", "--json"], args].concat()).json();
+        ids(&report["generated_ids"])
+    };
+    let greedy = run(&["--temp", "0"]);
+    for only_one_stays in [["--min-p", "1"], ["--tail-free", "0.000001"], ["--top-k", "1"], ["--top-p", "0.000001"]] {
+        assert_eq!(run(&[&["--temp", "2"], &only_one_stays[..]].concat()), greedy, "{only_one_stays:?}");
+    }
+    let free = run(&["--temp", "0", "--repeat-penalty", "1000000", "--repeat-last-n", "1000"]);
+    let mut seen = free.clone();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), free.len(), "no token twice");
+    assert!(free.iter().all(|id| *id != 1), "the prompt counts");
+    assert_eq!(run(&["--temp", "0", "--repeat-penalty", "1000000", "--repeat-last-n", "0"]), greedy);
+}
+
+#[test]
 fn contexts_above_the_training_are_noted_and_work() {
     let files = Files::new();
     let model = files.write("tiny.gguf", Tiny { end: End::Never, ..Tiny::default() }.build());
@@ -224,7 +272,8 @@ fn tokens_arrive_before_the_run_ends() {
 
 #[test]
 fn help_has_examples_and_bad_usage_has_status_2() {
-    for subcommand in ["run", "tokenize", "inspect", "plan", "explain", "logits", "bench"] {
+    for subcommand in ["run", "tokenize", "inspect", "plan", "explain", "logits", "bench", "quantize", "compare-logits"]
+    {
         let output = command().args([subcommand, "--help"]).output().expect("the command starts");
         let help = String::from_utf8(output.stdout).expect("UTF-8");
         assert!(output.status.success() && help.contains("Examples:"), "{help}");

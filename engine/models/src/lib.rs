@@ -5,15 +5,19 @@
 //! - [`gguf`] maps a GGUF file and gives typed access to its metadata and its tensors;
 //! - [`tokenizer`] turns text into token ids and back, with the vocabulary that a GGUF file carries;
 //! - [`sampling`] picks the next token from a row of logits;
-//! - [`arch`], [`LanguageModel`] and [`Session`] run a model in an engine.
+//! - [`arch`], [`LanguageModel`] and [`Session`] run a model in an engine;
+//! - [`quantize`] writes a model again with weights of another dtype;
+//! - [`compare`] measures how far two models' expectations are apart.
 //!
 //! Model files come from strangers. Every reader here checks what it reads before it believes it, reserves no more
 //! memory than the bytes at hand can justify, and answers with a typed error that names the fault and a way out.
 
 pub mod arch;
+pub mod compare;
 pub mod gguf;
 mod model;
 mod name_index;
+pub mod quantize;
 pub mod sampling;
 mod session;
 pub mod tokenizer;
@@ -34,6 +38,12 @@ pub enum ModelError {
     /// A sampler's settings or the logits that it was given are unusable.
     #[error(transparent)]
     Sampling(#[from] sampling::SamplingError),
+    /// A file could not be converted.
+    #[error(transparent)]
+    Quantize(#[from] quantize::QuantizeError),
+    /// Two models, or a model and a record, cannot be compared.
+    #[error(transparent)]
+    Compare(#[from] compare::CompareError),
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] entensor::EngineError),

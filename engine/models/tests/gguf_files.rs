@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use entensor_components::{DTYPES, DType};
-use entensor_models::gguf::{GgufBuilder, GgufError, GgufFile, GgufHeader, MappedFile, Number, OptionalKey, ValueRef};
+use entensor_models::gguf::{
+    GgufBuilder, GgufError, GgufFile, GgufHeader, GgufOutline, GgufWriter, MappedFile, Number, OptionalKey, ValueRef,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -36,7 +38,7 @@ fn values_of_every_type_come_back() {
 
     for (key, value) in [("u8", 255), ("u16", 65_535), ("u32", u32::MAX)] {
         assert_eq!(metadata.get_u32(key).expect(key), value);
-        assert_eq!(metadata.get_u64(key).expect(key), value.into());
+        assert_eq!(metadata.get_u64(key).expect(key), u64::from(value));
     }
     assert_eq!(metadata.get_u64("u64").expect("u64"), u64::MAX);
     for (key, value) in [("i8", -128), ("i16", -32_768), ("i32", i32::MIN.into()), ("i64", i64::MIN)] {
@@ -137,6 +139,76 @@ fn the_builder_refuses_what_the_reader_would() {
     }
     assert!(matches!(GgufBuilder::new().value("k", 1u8).value("k", 2u8).build(), Err(GgufError::DuplicateKey { .. })));
     assert!(matches!(GgufBuilder::new().value("", 1u8).build(), Err(GgufError::EmptyKey { .. })));
+}
+
+#[test]
+fn pieces_make_the_file_that_the_builder_makes() {
+    let data: Vec<u8> = (0..200).collect();
+    let built = GgufBuilder::new()
+        .alignment(64)
+        .value("key", "value")
+        .tensor("a", DType::F32, &[25, 1], data[..100].to_vec())
+        .tensor("b", DType::F32, &[25], data[100..].to_vec());
+    let built = built.build().expect("valid");
+    let outline = || {
+        let mut outline = GgufOutline::new();
+        outline.alignment(64);
+        outline.value("key", "value");
+        outline.tensor("a", DType::F32, &[25, 1]).expect("valid");
+        outline.tensor("b", DType::F32, &[25]).expect("valid");
+        outline
+    };
+    for piece in [1, 7, 100] {
+        let mut writer = outline().start(Vec::new()).expect("valid");
+        for tensor in data.chunks(100) {
+            tensor.chunks(piece).for_each(|bytes| writer.write(bytes).expect("there is room"));
+        }
+        assert!(writer.finish().expect("complete") == built, "{piece}");
+    }
+    let mut writer = outline().start(Vec::new()).expect("valid");
+    writer.write(&data[..60]).expect("there is room");
+    let error = writer.write(&data[60..101]).expect_err("one too many");
+    assert!(matches!(&error, GgufError::DataSize { tensor, expected: 100, found: 101 } if tensor == "a"), "{error}");
+    let error = writer.finish().expect_err("data are missing");
+    assert!(matches!(error, GgufError::DataSize { expected: 100, found: 60, .. }), "{error}");
+    let mut twice = outline();
+    twice.tensor("a", DType::F32, &[1]).expect("valid");
+    assert!(matches!(twice.start(Vec::new()), Err(GgufError::DuplicateTensor { .. })));
+    let mut nothing = GgufOutline::new().start(Vec::new()).expect("valid");
+    assert!(nothing.write(&[]).is_ok() && nothing.write(&[0]).is_err());
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    assert!(matches!(outline().start(Full), Err(GgufError::Write(_))));
+}
+
+#[test]
+fn metadata_are_copied_byte_for_byte_but_for_what_changes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("small.gguf");
+    let bytes = GgufBuilder::new()
+        .alignment(8)
+        .value("first", f32::from_bits(0x7fa0_0001))
+        .value("changed", "old")
+        .value("last", vec!["", "x"])
+        .build()
+        .expect("valid");
+    std::fs::write(&path, &bytes).expect("writable");
+    let file = GgufFile::open(&path).expect("valid");
+    let same = GgufOutline::with_metadata_of(&file, &[]).start(Vec::new()).and_then(GgufWriter::finish);
+    assert!(same.expect("valid") == bytes);
+    let changes = [("added", 1_u8.into()), ("changed", "new".into())];
+    let changed = GgufOutline::with_metadata_of(&file, &changes).start(Vec::new()).and_then(GgufWriter::finish);
+    let changed = GgufHeader::parse(changed.expect("valid")).expect("valid");
+    let keys: Vec<&str> = changed.metadata.iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["general.alignment", "first", "changed", "last", "added"]);
+    assert_eq!((changed.metadata.get_str("changed").ok(), changed.alignment), (Some("new"), 8));
 }
 
 #[test]

@@ -6,6 +6,22 @@ use entensor_components::{DType, Op, Shape, TensorDesc};
 
 use crate::{CaseParseError, Layout};
 
+/// The enum as it stands, and the list of its variants, which cannot miss one.
+macro_rules! with_list {
+    ($(#[$attribute:meta])* pub enum $Enum:ident { $($(#[$on_variant:meta])* $Variant:ident,)+ }) => {
+        $(#[$attribute])*
+        pub enum $Enum {
+            $($(#[$on_variant])* $Variant,)+
+        }
+
+        impl $Enum {
+            /// Every one of them.
+            pub const ALL: &[Self] = &[$(Self::$Variant),+];
+        }
+    };
+}
+
+with_list! {
 /// What a case does to its operands beside what their content says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fill {
@@ -18,12 +34,18 @@ pub enum Fill {
     Infinity,
     /// Every element of the first operand is minus infinity.
     AllMasked,
-    /// Every element of operand 1 (a mask) is minus infinity.
+    /// Every element of the mask is minus infinity.
     MaskedByMask,
+    /// The first row of every plane of the mask is minus infinity.
+    MaskedQuery,
+    /// The mask takes out the first half of the keys, and those are NaN in operands 1 and 2.
+    MaskedKeys,
     /// Minus infinity everywhere in the first operand, but for one NaN.
     MaskedNan,
     /// Magnitudes of thousands: softmax must not overflow.
     Large,
+    /// Every number of [`EXTREMES`](crate::EXTREMES); in the first two operands every pair of them.
+    Extremes,
     /// The last id is one too large.
     IdTooLarge,
     /// The first id is negative.
@@ -49,22 +71,9 @@ pub enum Fill {
     /// One infinity in operand 2 (sinks).
     InfiniteSink,
 }
+}
 
 impl Fill {
-    /// Every fill: what a case's line can name.
-    pub const ALL: &[Self] = &[
-        Self::Plain,
-        Self::Nan,
-        Self::Infinity,
-        Self::AllMasked,
-        Self::MaskedByMask,
-        Self::MaskedNan,
-        Self::Large,
-        Self::IdTooLarge,
-        Self::IdNegative,
-        Self::IdsEqual,
-    ];
-
     /// The fill that prints like this.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
@@ -98,6 +107,8 @@ pub struct Case {
     pub operands: Vec<CaseOperand>,
     /// The operand whose memory the result takes over.
     pub in_place: Option<usize>,
+    /// How a result with memory of its own lies there. Planned results are packed.
+    pub result: Layout,
     /// What operands are filled with.
     pub fill: Fill,
 }
@@ -106,7 +117,7 @@ impl Case {
     /// A case with plain numbers and a result of its own.
     #[must_use]
     pub fn new(op: Op, operands: Vec<CaseOperand>) -> Self {
-        Self { op, operands, in_place: None, fill: Fill::Plain }
+        Self { op, operands, in_place: None, result: Layout::Contiguous, fill: Fill::Plain }
     }
 
     /// Whether the op's rules allow it.
@@ -124,6 +135,16 @@ impl Case {
             && self.operands[written].layout == Layout::Broadcast
         {
             return Err(CaseParseError::WritesBroadcast { operand: row.operands[written].name });
+        }
+        if self.result == Layout::Broadcast {
+            return Err(CaseParseError::WritesBroadcast { operand: "result" });
+        }
+        if self.result != Layout::Contiguous && (self.in_place.or(row.writes)).is_some() {
+            return Err(CaseParseError::TwoResults);
+        }
+        if self.result.apply(result.desc.dtype, result.desc.shape).is_none() {
+            let (dtype, shape, layout) = (result.desc.dtype, result.desc.shape, self.result);
+            return Err(CaseParseError::Impossible { dtype, shape, layout });
         }
         match self.in_place {
             Some(index)
@@ -144,7 +165,7 @@ impl Case {
 
     /// What tells cases apart: two with the same key are the same to every backend.
     pub(super) fn key(&self) -> Vec<u64> {
-        let mut key = vec![self.fill as u64, self.in_place.map_or(0, |index| index as u64 + 1)];
+        let mut key = vec![self.fill as u64, self.result as u64, self.in_place.map_or(0, |index| index as u64 + 1)];
         self.op.key(&mut key);
         for operand in &self.operands {
             key.push(operand.desc.dtype as u64);
@@ -160,7 +181,12 @@ impl Case {
     /// Panics unless the case is valid.
     #[must_use]
     pub fn output(&self) -> TensorDesc {
-        self.op.result(&self.descs()).expect("cases of the suite are valid").desc
+        let desc = self.op.result(&self.descs()).expect("cases of the suite are valid").desc;
+        match self.result {
+            // The rule's own description: for writers, the target's strides.
+            Layout::Contiguous => desc,
+            layout => layout.apply(desc.dtype, desc.shape).expect("cases of the suite are valid"),
+        }
     }
 }
 
@@ -173,6 +199,9 @@ impl fmt::Display for Case {
         }
         if let Some(index) = self.in_place {
             write!(f, " in_place={index}")?;
+        }
+        if self.result != Layout::Contiguous {
+            write!(f, " result={}", self.result)?;
         }
         if self.fill != Fill::Plain {
             write!(f, " fill={:?}", self.fill)?;

@@ -182,3 +182,41 @@ impl fmt::Display for Coverage {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use entensor_oracle::OracleBackend;
+
+    use super::*;
+
+    #[test]
+    fn what_has_no_case_is_missed() {
+        let oracle = OracleBackend::new("oracle");
+        let missed = |drop: &dyn Fn(&Case) -> bool| {
+            let mut suite = cases::cases();
+            suite.retain(|case| !drop(case));
+            missing(&oracle, &suite)
+        };
+        assert_eq!(missed(&|_| false), Vec::<String>::new());
+        assert_eq!(missed(&|case| case.op.kind() == OpKind::Scale), ["scale: no case at all"]);
+        // A dtype of one operand beside one of another, in any layout; and a layout of one of them.
+        let q8_f16 = |case: &Case| {
+            case.op.kind() == OpKind::MulMat
+                && (case.operands[0].desc.dtype, case.operands[1].desc.dtype) == (DType::Q8_0, DType::F16)
+        };
+        let lines = missed(&q8_f16);
+        assert!(lines.len() >= Layout::ALL.len() && lines.iter().all(|line| line.starts_with("mul_mat weights=q8_0[")));
+        let lines = missed(&|case| q8_f16(case) && case.operands[1].layout == Layout::Sliced);
+        let of_x = |line: &String| line.split_once(" x=f16[").is_some_and(|(_, x)| x.contains("]:sliced"));
+        assert!(lines.iter().any(of_x), "{lines:?}");
+        // Rows of one block, and empty ones.
+        for (dtype, width) in [(DType::Q4_1, 32), (DType::F16, 0)] {
+            let of_width = |case: &Case| {
+                let table = case.operands.first().filter(|_| case.op.kind() == OpKind::GetRows);
+                table.is_some_and(|table| table.desc.dtype == dtype && table.desc.shape.0[0] == width)
+            };
+            let lines = missed(&of_width);
+            assert!(lines.iter().any(|line| line.contains(&format!("rows of {width} {dtype} elements"))), "{lines:?}");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use entensor_components::{
-    Backend, BackendError, Content, DType, MemorySlot, NodeDesc, SplitDesc, TensorDesc, TensorRef, Usage,
+    Backend, BackendError, Content, DType, MemorySlot, NodeDesc, Shape, SplitDesc, TensorDesc, TensorRef, Usage,
 };
 
 use crate::{Case, Fill};
@@ -13,6 +13,43 @@ pub(super) const POISON: u8 = 0xff;
 
 /// Bytes of poison around each tensor, at least.
 const GUARD_BYTES: u64 = 64;
+
+/// Numbers at which functions bend, lose digits, overflow or have no value. None is subnormal: devices may take those
+/// for zero.
+pub const EXTREMES: [f32; 32] = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1e-4,
+    -1e-4,
+    2.5,
+    -2.5,
+    3.0,
+    -3.0,
+    5.0,
+    -5.0,
+    20.0,
+    -20.0,
+    80.0,
+    -80.0,
+    200.0,
+    -200.0,
+    40_000.0,
+    -40_000.0,
+    70_000.0,
+    1e-30,
+    -1e-30,
+    1e30,
+    -1e30,
+    f32::MAX,
+    f32::MIN,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    f32::NAN,
+];
 
 /// The bytes of a case before it runs, and where its tensors lie.
 pub(super) struct Image {
@@ -62,8 +99,9 @@ impl Image {
         let content = case.op.row().operands[index].content;
         let mut noise = Noise(index as u64 + 1);
         let elements = usize::try_from(tensor.desc.shape.elements().expect("small")).expect("small");
-        if content == Content::Indices {
-            let rows = i32::try_from(self.operands[0].desc.shape.0[1]).expect("small");
+        let descs: Vec<TensorDesc> = self.operands.iter().map(|o| o.desc).collect();
+        if let Some(rows) = content.indexed(&descs) {
+            let rows = i32::try_from(rows).expect("small");
             let mut ids: Vec<i64> = (0..elements).map(|_| i64::from(noise.integer(rows))).collect();
             spoil_ids(case.fill, tensor.desc.dtype, i64::from(rows), &mut ids);
             return self.store(&tensor, |i| ids[i] as f32, Some(&ids));
@@ -78,19 +116,21 @@ impl Image {
                 Content::Data if case.fill == Fill::Large => noise.float() * 5000.0,
                 Content::Data if tensor.desc.dtype == DType::I8 => noise.integer(256) as f32 - 128.0,
                 Content::Data if tensor.desc.dtype.is_integer() => noise.integer(2000) as f32,
-                Content::Data | Content::Indices => noise.float(),
+                Content::Data | Content::Indices | Content::PlaneIndices | Content::SecondIndices => noise.float(),
                 Content::Positions => noise.integer(3000) as f32,
                 Content::Mask => {
                     if noise.integer(3) == 0 {
                         f32::NEG_INFINITY
                     } else {
-                        0.0
+                        // What is not left out is biased, or ALiBi would have nothing to multiply.
+                        noise.float()
                     }
                 }
                 Content::Factors => 1.25 + 0.3 * noise.float(),
             })
             .collect();
         spoil(case.fill, index, tensor.desc.dtype, &mut values);
+        spoil_keys(case.fill, index, content, tensor.desc.shape, &mut values);
         self.store(&tensor, |i| values[i], None);
     }
 
@@ -180,8 +220,11 @@ fn spoil(fill: Fill, index: usize, dtype: DType, values: &mut [f32]) {
         (Fill::Huge, 0) => values.iter_mut().for_each(|v| *v *= 1.6e38),
         (Fill::Tiny, 0) => values.iter_mut().for_each(|v| *v *= 1e-39),
         (Fill::Offset, 0) => values.iter_mut().for_each(|v| *v += 30_000.0),
-        (Fill::AllMasked | Fill::MaskedSinks, 0) | (Fill::MaskedByMask, 1) | (Fill::MaskedSinks, 2) => {
-            values.fill(f32::NEG_INFINITY)
+        (Fill::AllMasked | Fill::MaskedSinks, 0) | (Fill::MaskedSinks, 2) => values.fill(f32::NEG_INFINITY),
+        (Fill::Extremes, 0) => values.iter_mut().zip(EXTREMES.iter().cycle()).for_each(|(v, &extreme)| *v = extreme),
+        (Fill::Extremes, 1) => {
+            let each = EXTREMES.iter().flat_map(|extreme| [extreme; EXTREMES.len()]);
+            values.iter_mut().zip(each.cycle()).for_each(|(v, &extreme)| *v = extreme);
         }
         (Fill::MaskedNan, 0) => {
             values.fill(f32::NEG_INFINITY);
@@ -196,6 +239,22 @@ fn special(v: f32) -> f32 {
     const SPECIALS: [f32; 8] = [-1.0, -0.0, 0.0, 1.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
     // Steps of 1/256, all of them whole numbers.
     SPECIALS[(v.abs() * 256.0) as usize % SPECIALS.len()]
+}
+
+/// What is about whole rows of a mask, and of what it masks.
+fn spoil_keys(fill: Fill, index: usize, content: Content, shape: Shape, values: &mut [f32]) {
+    let [width, rows, ..] = shape.0.map(|axis| usize::try_from(axis).expect("small"));
+    for plane in values.chunks_mut((width * rows).max(1)) {
+        match (fill, content) {
+            (Fill::MaskedByMask, Content::Mask) => plane.fill(f32::NEG_INFINITY),
+            (Fill::MaskedQuery, Content::Mask) => plane[..width].fill(f32::NEG_INFINITY),
+            (Fill::MaskedKeys, Content::Mask) => {
+                plane.chunks_mut(width).for_each(|row| row[..width / 2].fill(f32::NEG_INFINITY));
+            }
+            (Fill::MaskedKeys, Content::Data) if index == 1 || index == 2 => plane[..width * (rows / 2)].fill(f32::NAN),
+            _ => {}
+        }
+    }
 }
 
 /// Numbers that look random and are the same in every run.

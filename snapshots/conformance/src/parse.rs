@@ -32,7 +32,7 @@ pub enum CaseParseError {
         name: String,
     },
     /// A name that is neither an operand nor a parameter, or a parameter's value that does not parse.
-    #[error("neither an operand ({operands}), nor `in_place` or `fill`, nor a parameter: {source}")]
+    #[error("neither an operand ({operands}), nor `in_place`, `result` or `fill`, nor a parameter: {source}")]
     Param {
         /// The operands' names.
         operands: String,
@@ -84,6 +84,9 @@ pub enum CaseParseError {
         /// The text after `in_place=`.
         text: String,
     },
+    /// A layout for a result that lies in an operand's memory.
+    #[error("the result lies in an operand's memory as the operand does; leave `result=` out")]
+    TwoResults,
     /// Tensors that no test should ask memory for.
     #[error("the case is too large: above {MAX_CASE_BYTES} bytes")]
     TooLarge,
@@ -129,7 +132,7 @@ impl FromStr for Case {
         let row = kind.row();
         let mut op = kind.default_op();
         let mut operands = vec![None; row.operands.len()];
-        let (mut in_place, mut fill) = (None, Fill::Plain);
+        let (mut in_place, mut result, mut fill) = (None, Layout::Contiguous, Fill::Plain);
         let mut seen = Vec::new();
         for word in words {
             let (key, text) = word.split_once('=').ok_or_else(|| CaseParseError::Word { word: word.into() })?;
@@ -142,6 +145,8 @@ impl FromStr for Case {
             } else if key == "in_place" {
                 let index = text.parse::<usize>().map_err(|_| CaseParseError::InPlace { text: text.into() })?;
                 in_place = Some(index);
+            } else if key == "result" {
+                result = layout(text)?;
             } else if key == "fill" {
                 fill = Fill::from_name(text).ok_or_else(|| CaseParseError::UnknownFill { name: text.into() })?;
             } else {
@@ -150,10 +155,14 @@ impl FromStr for Case {
             }
         }
         let operands = op.given_operands(operands)?;
-        let case = Self { op, operands, in_place, fill };
+        let case = Self { op, operands, in_place, result, fill };
         case.check()?;
         if is_small(&case) { Ok(case) } else { Err(CaseParseError::TooLarge) }
     }
+}
+
+fn layout(name: &str) -> Result<Layout, CaseParseError> {
+    Layout::from_name(name).ok_or_else(|| CaseParseError::UnknownLayout { name: name.into() })
 }
 
 impl FromStr for CaseOperand {
@@ -191,7 +200,7 @@ mod tests {
     #[test]
     fn no_name_of_a_row_means_two_things_in_a_line() {
         for row in entensor_components::OPS {
-            let mut names = vec!["in_place", "fill"];
+            let mut names = vec!["in_place", "result", "fill"];
             names.extend(row.operands.iter().map(|operand| operand.name));
             row.kind.default_op().visit_params(&mut |name, _| names.push(name));
             let count = names.len();
@@ -232,6 +241,11 @@ mod tests {
             assert!(matches!(error(&format!("scale x=f32[7]:contiguous {place}")), E::InPlace { .. }), "{place}");
         }
         assert!(matches!(error("scale x=f32[7,2]:sliced in_place=0"), E::InPlace { .. }), "the result is packed");
+        assert!(matches!(error("scale x=f32[7]:contiguous result=no"), E::UnknownLayout { .. }));
+        assert!(matches!(error("scale x=f32[7]:contiguous result=broadcast"), E::WritesBroadcast { .. }));
+        assert_eq!(error("scale x=f32[7]:contiguous in_place=0 result=sliced"), E::TwoResults);
+        let strided = "scale by=2.0 x=f32[7,3]:contiguous result=sliced";
+        assert_eq!(strided.parse::<Case>().map(|case| case.to_string()), Ok(strided.into()));
         assert!(matches!(error("scale x=f32[7]:contiguous fill=Nman"), E::UnknownFill { .. }));
     }
 }

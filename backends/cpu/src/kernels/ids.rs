@@ -84,6 +84,37 @@ impl GetRows {
     }
 }
 
+/// `a` plus rows of `b` by index.
+#[derive(Debug)]
+pub(crate) struct AddId {
+    pub(crate) a: Place,
+    pub(crate) b: Place,
+    pub(crate) ids: Place,
+    pub(crate) out: Place,
+    pub(crate) grid: Grid,
+}
+
+impl AddId {
+    #[inline(always)]
+    pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+        let (a, b, ids) = (bases.tensor(&self.a), bases.tensor(&self.b), bases.tensor(&self.ids));
+        let out = bases.tensor(&self.out);
+        let (mut sum, mut added) = ([0.0; TILE], [0.0; TILE]);
+        for piece in self.grid.chunk(chunk) {
+            let at = self.out.row_at(piece.row);
+            let Some(id) = id(&ids, at, self.b.shape[1]) else { continue };
+            // SAFETY: the piece belongs to this chunk.
+            let (a, b, out) = (a.row(at), b.row([id, 0, 0]), unsafe { out.row_mut(at) });
+            for (start, len) in piece.tiles() {
+                a.load(level, start, &mut sum[..len]);
+                b.load(level, start, &mut added[..len]);
+                sum[..len].iter_mut().zip(&added[..len]).for_each(|(a, b)| *a += b);
+                out.store(level, start, &sum[..len]);
+            }
+        }
+    }
+}
+
 /// Rows written to a target, encoded.
 ///
 /// A chunk owns the target rows whose index leaves its number as remainder: two chunks never write one row, and of several

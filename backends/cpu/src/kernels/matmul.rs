@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 
 use entensor_components::{DType, codec};
 
-use super::{CHUNK_COST, Grid, Piece};
+use super::{CHUNK_COST, Grid, Piece, routes::Routes};
 use crate::{
     place::Place,
     simd::{BLOCK, Blocks, GROUP, Level, Rounded},
-    tensor::{Bases, TILE, Tensor, work_row},
+    tensor::{Bases, Row, RowMut, TILE, Tensor, work_row},
 };
 
 /// Rows of activations rounded to 8-bit blocks, in groups that do not cross planes.
@@ -26,21 +26,27 @@ impl Quantize {
     #[inline(always)]
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
-        let mut tile = [0.0; TILE];
-        let [k, n, d2, _] = self.x.shape;
+        let [_, n, d2, _] = self.x.shape;
         let groups_per_plane = n.div_ceil(GROUP);
         for piece in self.grid.chunk(chunk) {
             let (plane, first) = (piece.row / groups_per_plane, piece.row % groups_per_plane * GROUP);
             // SAFETY: the group belongs to this chunk, and nobody else uses it before the step is done.
             let group = unsafe { work_row(&out, [piece.row, 0, 0]) };
             for row in 0..(n - first).min(GROUP) {
-                let x = x.row([first + row, plane % d2, plane / d2]);
-                for (start, len) in (Piece { row: 0, start: 0, end: k }).tiles() {
-                    x.load(level, start, &mut tile[..len]);
-                    level.quantize(&tile[..len], k, row, start / BLOCK, group);
-                }
+                round_row(level, &x.row([first + row, plane % d2, plane / d2]), row, group);
             }
         }
+    }
+}
+
+/// Rounds a row of activations to 8-bit blocks, as row `row` of its group.
+#[inline(always)]
+pub(super) fn round_row<L: Level>(level: L, x: &Row, row: usize, group: &mut [u8]) {
+    let mut tile = [0.0; TILE];
+    let k = x.len();
+    for (start, len) in (Piece { row: 0, start: 0, end: k }).tiles() {
+        x.load(level, start, &mut tile[..len]);
+        level.quantize(&tile[..len], k, row, start / BLOCK, group);
     }
 }
 
@@ -57,6 +63,8 @@ pub(crate) struct MulMat {
     /// How many planes of activations share a plane of weights, on axes 2 and 3.
     pub(crate) group: [usize; 2],
     pub(crate) tiling: Tiling,
+    /// For products with chosen planes: the table of routes, by which activations are ordered, and its groups.
+    pub(crate) routes: Option<(Place, usize)>,
 }
 
 /// How a product is cut into chunks; depends on shapes alone.
@@ -87,6 +95,13 @@ impl Tiling {
         let m_chunk = (CHUNK_COST / row_cost).next_multiple_of(M_TILE_SINGLE).max(4 * M_TILE_SINGLE);
         let planes = if out.is_empty() { 0 } else { d2 * d3 };
         Self { m, n, m_chunk, n_chunk, planes }
+    }
+
+    /// For rows of activations in groups, each with a plane of the weights: `rows` rows in up to `groups` groups.
+    pub(crate) fn routed(k: usize, row_bytes: usize, out: &Place, rows: usize, groups: usize) -> Self {
+        let shape = |n| Place { shape: [out.shape[0], n, 1, 1], ..*out };
+        let Self { m, m_chunk, n_chunk, planes, .. } = Self::new(k, row_bytes, &shape(rows));
+        Self { m, n: groups * GROUP, m_chunk, n_chunk: n_chunk.next_multiple_of(GROUP), planes }
     }
 
     pub(crate) fn chunks(&self) -> usize {
@@ -174,6 +189,8 @@ struct Rows<'a> {
     plane: [usize; 2],
     /// The first group of the plane, where activations are rounded.
     first_group: usize,
+    /// Where rows of the result lie, if not in the order of the activations.
+    routes: Option<Routes<'a>>,
     k: usize,
 }
 
@@ -197,12 +214,28 @@ impl<'a> Rows<'a> {
         Rounded { group, first: j % GROUP }
     }
 
+    /// Where the row of the result lies that a row of activations is for.
     #[inline(always)]
-    fn tile<P: Product, L: Level, const M: usize, const N: usize>(&self, level: L, i: usize, j: usize, x: P::X<'a, N>) {
+    fn out_at(&self, j: usize) -> [usize; 3] {
+        match &self.routes {
+            None => [j, self.plane[0], self.plane[1]],
+            Some(routes) => {
+                let row = routes.row(j / GROUP, j % GROUP).expect("only rows that a group has are multiplied");
+                self.out.place().row_at(row)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn tile<P: Product, L: Level, const M: usize, const N: usize>(
+        &self,
+        level: L,
+        i: usize,
+        x: P::X<'a, N>,
+        out: &[RowMut; N],
+    ) {
         let sums = P::dots::<L, M, N>(level, self.k, std::array::from_fn(|row| self.weight(i + row)), x);
-        for column in 0..N {
-            // SAFETY: the elements belong to this chunk.
-            let out = unsafe { self.out.row_mut([j + column, self.plane[0], self.plane[1]]) };
+        for (column, out) in out.iter().enumerate() {
             for (row, sums) in sums.iter().enumerate() {
                 out.set(i + row, sums[column]);
             }
@@ -217,13 +250,15 @@ impl<'a> Rows<'a> {
         j: usize,
     ) {
         let x = P::x::<N>(self, j);
+        // SAFETY: the elements that are set belong to this chunk.
+        let out = std::array::from_fn(|column| unsafe { self.out.row_mut(self.out_at(j + column)) });
         let mut i = weights.start;
         while i + M <= weights.end {
-            self.tile::<P, L, M, N>(level, i, j, x);
+            self.tile::<P, L, M, N>(level, i, x, &out);
             i += M;
         }
         while i < weights.end {
-            self.tile::<P, L, 1, N>(level, i, j, x);
+            self.tile::<P, L, 1, N>(level, i, x, &out);
             i += 1;
         }
     }
@@ -255,6 +290,9 @@ impl MulMat {
 
     #[inline(always)]
     fn product<P: Product, L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+        if let Some((table, groups)) = &self.routes {
+            return self.routed::<P, L>(table, *groups, level, bases, chunk);
+        }
         let tiling = &self.tiling;
         let m_chunks = tiling.m.div_ceil(tiling.m_chunk);
         let n_chunks = tiling.n.div_ceil(tiling.n_chunk);
@@ -270,6 +308,7 @@ impl MulMat {
             out: bases.tensor(&self.out),
             plane: out_plane,
             first_group: plane * tiling.n.div_ceil(GROUP),
+            routes: None,
             k: self.k,
         };
         let weights = m_index * tiling.m_chunk..((m_index + 1) * tiling.m_chunk).min(tiling.m);
@@ -282,6 +321,39 @@ impl MulMat {
         while j < end {
             rows.columns::<P, L, M_TILE_SINGLE, 1>(level, &weights, j);
             j += 1;
+        }
+    }
+
+    /// A chunk of a product with chosen planes: some of the groups, which mostly share a plane with the next.
+    #[inline(always)]
+    fn routed<P: Product, L: Level>(&self, table: &Place, groups: usize, level: L, bases: Bases<'_>, chunk: usize) {
+        let tiling = &self.tiling;
+        let m_chunks = tiling.m.div_ceil(tiling.m_chunk);
+        let (n_index, m_index) = (chunk / m_chunks, chunk % m_chunks);
+        let weights = m_index * tiling.m_chunk..((m_index + 1) * tiling.m_chunk).min(tiling.m);
+        // SAFETY: the table is written by an earlier step of the node, which is done.
+        let routes = unsafe { Routes::new(&bases.tensor(table), groups) };
+        let per_chunk = tiling.n_chunk / GROUP;
+        for group in n_index * per_chunk..((n_index + 1) * per_chunk).min(groups) {
+            let Some(plane) = routes.plane(group) else { break };
+            let rows = Rows {
+                weights: bases.tensor(&self.weights),
+                weights_plane: [plane, 0],
+                x: bases.tensor(&self.x),
+                out: bases.tensor(&self.out),
+                plane: [0; 2],
+                first_group: 0,
+                routes: Some(routes),
+                k: self.k,
+            };
+            let count = routes.rows(group);
+            if count == GROUP {
+                rows.columns::<P, L, M_TILE, N_TILE>(level, &weights, group * GROUP);
+            } else {
+                for row in 0..count {
+                    rows.columns::<P, L, M_TILE_SINGLE, 1>(level, &weights, group * GROUP + row);
+                }
+            }
         }
     }
 }

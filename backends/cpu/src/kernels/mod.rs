@@ -5,23 +5,35 @@
 
 mod copy;
 mod elementwise;
+mod flash;
 mod ids;
 mod matmul;
+mod movement;
 mod norm;
 mod order;
+mod recurrent;
 mod rope;
+mod routes;
 mod soft_max;
+mod spatial;
 mod sums;
+mod upscale;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, Map, Unary, Zip};
-pub(crate) use ids::{BadId, CheckIds, GetRows, SetRows};
+pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
+pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
+pub(crate) use movement::{Arange, Pad, Roll, TimestepEmbedding};
 pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};
 pub(crate) use order::{Argmax, Argsort, KEY_WIDTH, TopK, top_k_candidates};
+pub(crate) use recurrent::{Gru, Lstm};
 pub(crate) use rope::{Rope, RopeTable};
+pub(crate) use routes::{Gather, Gathered, Route, max_groups, table_len};
 pub(crate) use soft_max::{DiagMask, SoftMax};
+pub(crate) use spatial::{Axis, Conv, Depthwise, Im2col, LINES, NARROW, PackKernel, Pool, WIDE};
 pub(crate) use sums::{Cumsum, PARTIAL_WIDTH, SumPartials, SumPieces, SumRows};
+pub(crate) use upscale::{Positions, Upscale};
 
 use crate::{
     simd::{AnyLevel, Level},
@@ -53,8 +65,24 @@ pub(crate) enum Kernel {
     CopyRows(CopyRows),
     CopyLinear(CopyLinear),
     Repeat(Repeat),
+    Pad(Pad),
+    Roll(Roll),
+    Upscale(Upscale),
+    Arange(Arange),
+    TimestepEmbedding(TimestepEmbedding),
     RopeTable(RopeTable),
     Rope(Rope),
+    PackKernel(PackKernel),
+    Conv(Conv),
+    Depthwise(Depthwise),
+    Im2col(Im2col),
+    Pool(Pool),
+    AddId(AddId),
+    Route(Route),
+    Gather(Gather),
+    FlashAttn(FlashAttn),
+    Lstm(Lstm),
+    Gru(Gru),
 }
 
 impl Kernel {
@@ -91,8 +119,24 @@ impl Kernel {
             Self::CopyRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::CopyLinear(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Repeat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Pad(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Roll(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Upscale(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Arange(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::TimestepEmbedding(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::RopeTable(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Rope(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::PackKernel(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Conv(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Depthwise(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Im2col(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Pool(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::AddId(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Route(kernel) => kernel.run(bases),
+            Self::Gather(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::FlashAttn(kernel) => kernel.run(level, bases, chunk),
+            Self::Lstm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Gru(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
         }
         Ok(())
     }

@@ -15,8 +15,12 @@ use crate::{
 pub(crate) struct RopeTable {
     pub(crate) positions: Place,
     pub(crate) factors: Option<Place>,
-    /// `freq_scale · base^(-2i/n_dims)` of each pair.
+    /// What the position of each pair is multiplied by.
     pub(crate) frequencies: Box<[f64]>,
+    /// Which of a token's positions each pair turns by; `None` if there is only one.
+    pub(crate) kinds: Option<Box<[u8]>>,
+    /// What cosines and sines are multiplied by.
+    pub(crate) magnitude: f64,
     /// `[2 · pairs, tokens]` f32.
     pub(crate) table: Place,
     pub(crate) grid: Grid,
@@ -28,8 +32,13 @@ impl RopeTable {
         let (positions, table) = (bases.tensor(&self.positions), bases.tensor(&self.table));
         let factors = self.factors.as_ref().map(|place| bases.tensor(place).row([0; 3]));
         let pairs = self.frequencies.len();
+        let tokens = self.table.shape[1];
         for piece in self.grid.chunk(chunk) {
-            let position = positions.integer([piece.row, 0, 0, 0]) as f64;
+            let position = |kind: usize| positions.integer([kind * tokens + piece.row, 0, 0, 0]) as f64;
+            let of_kinds = match self.kinds {
+                Some(_) => [0, 1, 2, 3].map(position),
+                None => [position(0); 4],
+            };
             // SAFETY: the row belongs to this chunk.
             let row = unsafe { table.row_mut([piece.row, 0, 0]) };
             for (pair, frequency) in self.frequencies.iter().enumerate() {
@@ -37,9 +46,10 @@ impl RopeTable {
                 if let Some(factors) = &factors {
                     factors.load(level, pair, &mut factor);
                 }
+                let position = of_kinds[self.kinds.as_ref().map_or(0, |kinds| usize::from(kinds[pair]))];
                 let (sin, cos) = (position * frequency / f64::from(factor[0])).sin_cos();
-                row.set(pair, cos as f32);
-                row.set(pairs + pair, sin as f32);
+                row.set(pair, (cos * self.magnitude) as f32);
+                row.set(pairs + pair, (sin * self.magnitude) as f32);
             }
         }
     }
@@ -84,7 +94,7 @@ impl Rope {
                         }
                         out.store(level, 2 * start, &tile[..2 * n]);
                     }
-                    RopeMode::Neox => {
+                    RopeMode::Neox | RopeMode::Mrope | RopeMode::Vision | RopeMode::Imrope => {
                         let (first, second) = tile.split_at_mut(PAIRS);
                         x.load(level, start, &mut first[..n]);
                         x.load(level, pairs + start, &mut second[..n]);

@@ -1,42 +1,34 @@
 //! What attention layers need beside products.
 
-use entensor_components::{BackendError, DType, RopeMode};
+use entensor_components::{BackendError, DType, Op, RopeMode};
 
 use super::{
     AnglesKey, Builder, Work,
     nodes::{cost, whole_rows},
 };
 use crate::{
-    kernels::{Grid, Kernel, Rope, RopeTable},
+    kernels::{FlashAttn, Grid, Kernel, QUERIES, Rope, RopeTable, blocks_per_plane},
     place::Place,
 };
 
 impl Builder {
-    pub(super) fn rope(
-        &mut self,
-        mode: RopeMode,
-        n_dims: usize,
-        base: f32,
-        freq_scale: f32,
-        operands: &[Place],
-        out: Place,
-    ) -> Result<(), BackendError> {
+    pub(super) fn rope(&mut self, op: &Op, operands: &[Place], out: Place) -> Result<(), BackendError> {
+        let Op::Rope { mode, n_dims, .. } = op else { unreachable!("called for `rope`") };
         if out.is_empty() {
             return Ok(());
         }
         let (x, positions, factors) = (operands[0], operands[1], operands.get(2).copied());
-        let rotated = if n_dims == 0 { x.shape[0] } else { n_dims };
+        let rotated = if *n_dims == 0 || *mode == RopeMode::Vision { x.shape[0] } else { *n_dims as usize };
         let pairs = rotated / 2;
         let table = self.work(Work::Angles, DType::F32, [2 * pairs, x.shape[2], 1, 1])?;
-        let key = AnglesKey { positions, factors, pairs, base, freq_scale };
+        let (frequencies, kinds, magnitude) = angles(op, pairs);
+        let key = AnglesKey { positions, factors, frequencies, kinds, magnitude };
         if self.angles.as_ref() != Some(&key) {
-            let frequency =
-                |pair: usize| f64::from(freq_scale) * f64::from(base).powf(-2.0 * pair as f64 / rotated as f64);
-            let frequencies = (0..pairs).map(frequency).collect();
             let grid = Grid::rows(x.shape[2], 2 * pairs, pairs.saturating_mul(cost::SIN_COS));
-            let kernel = Kernel::RopeTable(RopeTable { positions, factors, frequencies, table, grid });
+            let (frequencies, kinds) = (key.frequencies.clone(), key.kinds.clone());
+            let kernel = RopeTable { positions, factors, frequencies, kinds, magnitude, table, grid };
             self.push(
-                kernel,
+                Kernel::RopeTable(kernel),
                 grid.chunks(),
                 &operands[1..],
                 Some(&table),
@@ -45,8 +37,96 @@ impl Builder {
             self.angles = Some(key);
         }
         let grid = whole_rows(&out, out.shape[0], cost::CONVERT);
-        let kernel = Kernel::Rope(Rope { mode, x, table, out, grid });
+        let kernel = Kernel::Rope(Rope { mode: *mode, x, table, out, grid });
         self.push(kernel, grid.chunks(), &[x, table], Some(&out), out.elements().saturating_mul(cost::CONVERT));
         Ok(())
     }
+
+    pub(super) fn flash_attn_ext(&mut self, op: &Op, operands: &[Place], out: Place) {
+        let &Op::FlashAttnExt { scale, max_bias, logit_softcap: softcap } = op else {
+            unreachable!("called for `flash_attn_ext`")
+        };
+        if out.is_empty() {
+            return;
+        }
+        let (q, k, v) = (operands[0], operands[1], operands[2]);
+        let blocks = blocks_per_plane(&q, &k) * k.shape[2] * q.shape[3];
+        // A few multiply-adds cost as much as moving a byte.
+        let per_query = k.shape[1].saturating_mul(k.shape[0] + v.shape[0]) / 2;
+        let grid = Grid::rows(blocks, 1, per_query.saturating_mul(QUERIES));
+        let (mask, sinks) = (operands.get(3).copied(), operands.get(4).copied());
+        let kernel = FlashAttn { q, k, v, mask, sinks, out, scale, max_bias, softcap, grid };
+        let cost = out.rows().saturating_mul(per_query);
+        self.push(Kernel::FlashAttn(kernel), grid.chunks(), operands, Some(&out), cost);
+    }
+}
+
+/// What each pair's position is multiplied by, which position that is, and what rotated elements are multiplied by.
+fn angles(op: &Op, pairs: usize) -> (Box<[f64]>, Option<Box<[u8]>>, f64) {
+    let Op::Rope { mode, base, freq_scale, ext_factor, attn_factor, sections, .. } = op else {
+        unreachable!("called for `rope`")
+    };
+    let (base, freq_scale, ext_factor) = (f64::from(*base), f64::from(*freq_scale), f64::from(*ext_factor));
+    // What frequencies are spread over: the rotated elements, and in vision half of them.
+    let spread = if *mode == RopeMode::Vision { pairs } else { 2 * pairs };
+    let sectors: Vec<Sector> = if mode.has_sections() {
+        let cycle = sectors(*mode, sections.map(|count| count as usize), pairs);
+        (0..pairs).map(|pair| cycle[pair % cycle.len()]).collect()
+    } else {
+        Vec::new()
+    };
+    let yarn = (ext_factor != 0.0).then(|| ramp(op, base, spread));
+    let frequency = |pair: usize| {
+        let since = sectors.get(pair).and_then(|sector| sector.since).unwrap_or(pair);
+        let power = base.powf(-2.0 * since as f64 / spread as f64);
+        match yarn {
+            None => freq_scale * power,
+            Some([low, high]) => {
+                let scaled = ((pair as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+                let kept = (1.0 - scaled) * ext_factor;
+                (freq_scale * (1.0 - kept) + kept) * power
+            }
+        }
+    };
+    let mut magnitude = f64::from(*attn_factor);
+    if yarn.is_some() {
+        magnitude *= 1.0 + 0.1 * (1.0 / freq_scale).ln();
+    }
+    let kinds = mode.has_sections().then(|| sectors.iter().map(|sector| sector.kind).collect());
+    ((0..pairs).map(frequency).collect(), kinds, magnitude)
+}
+
+/// YaRN: between which pairs frequencies go over from trained to scaled.
+fn ramp(op: &Op, base: f64, spread: usize) -> [f64; 2] {
+    let Op::Rope { n_ctx_orig, beta_fast, beta_slow, .. } = op else { unreachable!("called for `rope`") };
+    // The pair that turns `times` times over the trained context.
+    let turning = |times: f32| {
+        let wavelength = f64::from(*n_ctx_orig) / (std::f64::consts::TAU * f64::from(times));
+        spread as f64 * wavelength.ln() / (2.0 * base.ln())
+    };
+    [turning(*beta_fast).floor().max(0.0), turning(*beta_slow).ceil().min(spread as f64 - 1.0)]
+}
+
+/// What the pairs of a sector turn by.
+#[derive(Clone, Copy)]
+struct Sector {
+    /// Time, height, width or extra.
+    kind: u8,
+    /// Where frequencies begin anew: how many sectors ago they did.
+    since: Option<usize>,
+}
+
+/// The first `pairs` sectors of one round, or fewer.
+fn sectors(mode: RopeMode, sections: [usize; 4], pairs: usize) -> Vec<Sector> {
+    let ordered = sections.iter().zip(0_u8..).flat_map(|(&count, kind)| {
+        let since = move |index: usize| (mode == RopeMode::Vision).then_some(index);
+        (0..count).map(move |index| Sector { kind, since: since(index) })
+    });
+    if mode != RopeMode::Imrope {
+        return ordered.take(pairs.max(1)).collect();
+    }
+    // Time, height and width take turns as long as each has pairs left; what is left over is extra.
+    let turn = |sector: usize| if sector / 3 < sections[sector % 3] { (sector % 3) as u8 } else { 3 };
+    let count: usize = sections.iter().sum();
+    (0..count.min(pairs.max(1))).map(|sector| Sector { kind: turn(sector), since: None }).collect()
 }

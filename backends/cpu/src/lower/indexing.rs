@@ -2,10 +2,10 @@
 
 use super::{
     Builder,
-    nodes::{cost, whole_rows},
+    nodes::{cost, pieces, whole_rows},
 };
 use crate::{
-    kernels::{CHUNK_COST, CheckIds, GetRows, Kernel, SetRows},
+    kernels::{AddId, CHUNK_COST, CheckIds, GetRows, Kernel, SetRows},
     place::Place,
 };
 
@@ -20,6 +20,13 @@ impl Builder {
         let grid = whole_rows(&out, out.shape[0], cost::CONVERT);
         let kernel = Kernel::GetRows(GetRows { table, ids, out, grid });
         self.push(kernel, grid.chunks(), &[table, ids], Some(&out), out.elements().saturating_mul(cost::CONVERT));
+    }
+
+    pub(super) fn add_id(&mut self, a: Place, b: Place, ids: Place, out: Place) {
+        self.check_ids(ids, b.shape[1]);
+        let grid = pieces(&out, cost::MOVE);
+        let kernel = Kernel::AddId(AddId { a, b, ids, out, grid });
+        self.push(kernel, grid.chunks(), &[a, b, ids], Some(&out), out.elements().saturating_mul(cost::MOVE));
     }
 
     pub(super) fn set_rows(&mut self, rows: Place, ids: Place, target: Place) {

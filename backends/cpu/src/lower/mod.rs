@@ -3,12 +3,15 @@
 
 mod attention;
 mod elementwise;
+mod experts;
 mod hazards;
 mod indexing;
 mod movement;
 mod nodes;
 mod products;
+mod recurrent;
 mod reductions;
+mod spatial;
 
 use std::sync::Arc;
 
@@ -58,6 +61,10 @@ pub(crate) enum Work {
     Angles,
     /// Keys that are sorted, and sums of parts.
     Scratch,
+    /// Which rows of activations want which expert.
+    Routes,
+    /// Activations in that order, rounded or packed.
+    Gathered,
     /// The n-th operand, where it shares bytes with the result in a way that kernels cannot follow.
     Operand(usize),
 }
@@ -69,7 +76,9 @@ impl Work {
             Self::Weights => 1,
             Self::Angles => 2,
             Self::Scratch => 3,
-            Self::Operand(operand) => 4 + operand,
+            Self::Routes => 4,
+            Self::Gathered => 5,
+            Self::Operand(operand) => 6 + operand,
         }
     }
 }
@@ -79,9 +88,9 @@ impl Work {
 struct AnglesKey {
     positions: Place,
     factors: Option<Place>,
-    pairs: usize,
-    base: f32,
-    freq_scale: f32,
+    frequencies: Box<[f64]>,
+    kinds: Option<Box<[u8]>>,
+    magnitude: f64,
 }
 
 /// A program in the making.
@@ -91,6 +100,7 @@ pub(crate) struct Builder {
     /// Whose rows lie in [`Work::Activations`], and whether they are rounded.
     activations: Option<(Place, bool)>,
     angles: Option<AnglesKey>,
+    routes: experts::RoutesInWork,
     node: usize,
 }
 
@@ -105,8 +115,14 @@ pub(crate) fn lower(split: &SplitDesc) -> Result<Program, BackendError> {
         work_bytes: Vec::new(),
         cost: 0,
     };
-    let mut builder =
-        Builder { program, hazards: hazards::Hazards::default(), activations: None, angles: None, node: 0 };
+    let mut builder = Builder {
+        program,
+        hazards: hazards::Hazards::default(),
+        activations: None,
+        angles: None,
+        routes: experts::RoutesInWork::default(),
+        node: 0,
+    };
     for (index, node) in split.nodes.iter().enumerate() {
         builder.node = index;
         builder.lower_node(node)?;
@@ -198,5 +214,6 @@ impl Builder {
         if self.angles.as_ref().is_some_and(|key| stale(&key.positions) || key.factors.as_ref().is_some_and(stale)) {
             self.angles = None;
         }
+        self.routes.forget(write);
     }
 }

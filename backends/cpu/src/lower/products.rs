@@ -17,20 +17,24 @@ impl Builder {
         let group = [x.shape[2] / weights.shape[2], x.shape[3] / weights.shape[3]];
         let k = x.shape[0];
         let x = if weights.dtype.is_block() { self.quantized(x)? } else { self.packed_activations(x)? };
-        let weights = if weights.is_row_packed() {
-            weights
-        } else {
-            let packed = self.work(Work::Weights, DType::F32, weights.shape)?;
-            self.copy_rows(weights, packed);
-            packed
-        };
+        let weights = self.packed_weights(weights)?;
         let row_bytes = weights.row_units() * weights.unit_bytes();
         let tiling = Tiling::new(k, row_bytes, &out);
         let cost = weights.rows().saturating_mul(row_bytes).max(out.elements().saturating_mul(k) / 2);
-        let kernel = Kernel::MulMat(MulMat { weights, x, out, k, group, tiling });
+        let kernel = Kernel::MulMat(MulMat { weights, x, out, k, group, tiling, routes: None });
         // Elements of one product are written in no set order, and a packed result shares none.
         self.push(kernel, tiling.chunks(), &[weights, x], Some(&out), cost);
         Ok(())
+    }
+
+    /// Weights whose rows are in one piece: themselves, if they are.
+    pub(super) fn packed_weights(&mut self, weights: Place) -> Result<Place, BackendError> {
+        if weights.is_row_packed() {
+            return Ok(weights);
+        }
+        let packed = self.work(Work::Weights, DType::F32, weights.shape)?;
+        self.copy_rows(weights, packed);
+        Ok(packed)
     }
 
     /// Activations in 8-bit blocks; products in a row over the same activations share them.

@@ -100,6 +100,8 @@ pub(crate) trait Level: Copy + Send + Sync {
 
     /// Applies `f` to every pair of elements; the result goes to `a`.
     fn zip(self, f: &dyn Zip, a: &mut [f32], b: &[f32]);
+    /// `a · b + c`, rounded once where the level has an instruction for it.
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32;
 
     /// Decodes little-endian f16.
     fn decode_f16(self, bytes: &[u8], out: &mut [f32]);

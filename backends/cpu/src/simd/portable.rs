@@ -98,6 +98,11 @@ impl Level for Portable {
     }
 
     #[inline(always)]
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+
+    #[inline(always)]
     fn decode_f16(self, bytes: &[u8], out: &mut [f32]) {
         assert!(bytes.len() >= out.len() * 2);
         for (o, b) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {

@@ -47,7 +47,7 @@ pub(crate) fn block(width: u64, tokens: u64, repeats: usize) -> (SplitDesc, Vec<
     let plain = tensor(0, weights.desc.size_bytes(), DType::F32, &[width, width]);
     let positions = tensor(0, plain.offset_bytes + plain.desc.size_bytes(), DType::I32, &[tokens]);
     let heads = |index: u64| tensor(1, index * x_bytes, DType::F32, &[width, 1, tokens]);
-    let rope = Op::Rope { mode: entensor_components::RopeMode::Neox, n_dims: 0, base: 1e4, freq_scale: 1.0 };
+    let rope = Op::rope(entensor_components::RopeMode::Neox, 0, 1e4, 1.0);
     let mut nodes = Vec::new();
     for _ in 0..repeats {
         nodes.push(node("norm", Op::RmsNorm { eps: 1e-5 }, &[at(0)], at(1)));

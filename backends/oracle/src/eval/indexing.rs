@@ -36,6 +36,16 @@ pub(super) fn get_rows(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Eval
     })
 }
 
+pub(super) fn add_id(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
+    let (a, b, ids) = (&operands[0], &operands[1], &operands[2]);
+    let checked = checked_ids(node, ids, b.desc.shape.0[1])?;
+    let sums = rows(a.desc.shape).zip(&checked).flat_map(|(at, &id)| {
+        let added = b.row([id, 0, 0]);
+        a.row(at).into_iter().zip(added).map(|(a, b)| a + b).collect::<Vec<_>>()
+    });
+    Ok(Evaluated::Values(sums.collect()))
+}
+
 pub(super) fn set_rows(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
     let (target, source, ids) = (&operands[0], &operands[1], &operands[2]);
     let checked = checked_ids(node, ids, target.desc.shape.0[1])?;

@@ -1,7 +1,8 @@
 //! Matrix products.
 
-use entensor_components::Shape;
+use entensor_components::{BackendError, NodeDesc, Shape};
 
+use super::indexing::checked_ids;
 use crate::access::{Evaluated, Operand, rows};
 
 /// Outer axes of the weights are repeated in groups, as grouped-query attention needs it: with twice as many planes of `x`,
@@ -20,4 +21,17 @@ pub(super) fn mul_mat(operands: &[Operand<'_>], shape: Shape) -> Evaluated {
         out.extend(plane.1.iter().map(|w: &Vec<f64>| w.iter().zip(&row).map(|(w, x)| w * x).sum::<f64>()));
     }
     Evaluated::Values(out)
+}
+
+/// Row (slot, token) of the result: the rows of the plane that its id names, with the token's row of `x`.
+pub(super) fn mul_mat_id(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
+    let (experts, x, ids) = (&operands[0], &operands[1], &operands[2]);
+    let checked = checked_ids(node, ids, experts.desc.shape.0[2])?;
+    let [m, ..] = node.output.desc.shape.0;
+    let mut out = Vec::new();
+    for ([slot, token, _], &expert) in rows(node.output.desc.shape).zip(&checked) {
+        let row = x.row([slot % x.desc.shape.0[1], token, 0]);
+        out.extend((0..m).map(|i| experts.row([i, expert, 0]).iter().zip(&row).map(|(w, x)| w * x).sum::<f64>()));
+    }
+    Ok(Evaluated::Values(out))
 }

@@ -5,7 +5,9 @@ mod elementwise;
 mod indexing;
 mod movement;
 mod products;
+mod recurrent;
 mod reductions;
+mod spatial;
 mod views;
 
 use crate::{
@@ -17,13 +19,20 @@ pub(super) use elementwise::*;
 pub(super) use indexing::*;
 pub(super) use movement::*;
 pub(super) use products::*;
+pub(super) use recurrent::*;
 pub(super) use reductions::*;
+pub(super) use spatial::*;
 pub(super) use views::*;
 
 type Rule = Result<OpResult, OpError>;
 
 fn refuse(op: &Op, rule: &'static str, operands: &[TensorDesc]) -> Rule {
     Err(op.row().shape_error(rule, operands))
+}
+
+/// A parameter out of range.
+fn refuse_param(op: &Op, param: &'static str, rule: &'static str) -> Rule {
+    Err(OpError::Param { op: op.row().name, param, rule })
 }
 
 fn repeats(small: u64, large: u64) -> bool {

@@ -6,7 +6,9 @@ mod elementwise;
 mod indexing;
 mod movement;
 mod products;
+mod recurrent;
 mod reductions;
+mod spatial;
 mod views;
 
 use crate::{
@@ -19,7 +21,9 @@ pub(super) use elementwise::*;
 pub(super) use indexing::*;
 pub(super) use movement::*;
 pub(super) use products::*;
+pub(super) use recurrent::*;
 pub(super) use reductions::*;
+pub(super) use spatial::*;
 pub(super) use views::*;
 
 /// One operand of a sample.

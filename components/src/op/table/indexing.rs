@@ -26,5 +26,17 @@ macro_rules! indexing_ops {
         source: "ggml_set_rows",
     }
 
+    /// `a + b[ids]`: to row (s, t) of `a` `[m, u, t]` the row `ids[s, t]` of `b` `[m, e]` is added (biases of a mixture of
+    /// experts), in f32. An id outside of `b` is an error at run time, before memory is touched.
+    add_id AddId(a: One<F32>, b: One<F32>, ids: One<IDS, SecondIndices>) {} => ROW {
+        overwrites: &[0],
+        result: rules::add_id,
+        flops: per_element,
+        tolerance: Tolerance::Rounding,
+        samples: |_| samples::add_id(),
+        bench: |_| samples::bench_add_id(),
+        source: "ggml_add_id",
+    }
+
     } };
 }

@@ -29,7 +29,7 @@ mod declare;
 use crate::{
     dtype::{DType, DTypeSet},
     op::{
-        OpParam, ParamError, RopeMode, SortOrder,
+        OpParam, ParamError, PoolOp, RopeMode, SortOrder, UpscaleMode,
         row::{BatchRule, Content, OpRow, OperandRow, Tolerance},
         rules, samples,
     },
@@ -127,6 +127,12 @@ const REDUCTION: OpRow = OpRow {
     bench: samples::bench_unary,
     ..ROW
 };
+
+/// A kernel, which is a weight, and what it moves over.
+const CONV: OpRow = OpRow { anchor: Some(0), tolerance: Tolerance::Linear, ..ROW };
+
+/// One value of each window.
+const POOL: OpRow = OpRow { flops: per_input, tolerance: Tolerance::Linear, ..ROW };
 
 /// Elements are moved, not changed.
 const MOVE: OpRow = OpRow { samples: samples::unary, bench: samples::bench_unary, result: rules::like_first, ..ROW };

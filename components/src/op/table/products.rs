@@ -21,5 +21,20 @@ macro_rules! product_ops {
         source: "ggml_mul_mat",
     }
 
+    /// Products with chosen planes (a mixture of experts): `experts` `[k, m, e]`, `x` `[k, u', t]`, `ids` `[u, t]` → f32
+    /// `[m, u, t]`: element (i, s, t) is the dot product of row i of plane `ids[s, t]` with row (s mod u', t) of `x`; u' divides
+    /// u, so that a token's one row can serve all its experts. Accuracy is that of `mul_mat`. An id outside of `0..e` is an
+    /// error at run time, before memory is touched.
+    mul_mat_id MulMatId(experts: One<REALS>, x: One<FLOATS>, ids: One<IDS, PlaneIndices>) {} => ROW {
+        anchor: Some(0),
+        batch: BatchRule::Axis2,
+        result: rules::mul_mat_id,
+        flops: |operands, out| 2 * operands[0].shape.0[0] * out.shape.elements().unwrap_or(0),
+        tolerance: Tolerance::QuantizedProduct,
+        samples: |_| samples::mul_mat_id(),
+        bench: |_| samples::bench_mul_mat_id(),
+        source: "ggml_mul_mat_id; Shazeer et al. 2017, arXiv:1701.06538",
+    }
+
     } };
 }

@@ -1,7 +1,7 @@
 //! `entensor logits`: what a model expects after every token of a text.
 
 use clap::Args;
-use entensor_models::{Logits, Session, SessionConfig};
+use entensor_models::{Logits, Session, SessionConfig, compare::log_sum_exp};
 use serde::Serialize;
 
 use crate::{
@@ -99,15 +99,6 @@ impl Position {
     }
 }
 
-/// ln Σ exp(x), in f64 and without overflow.
-fn log_sum_exp(logits: &[f32]) -> f64 {
-    let largest = logits.iter().fold(f64::NEG_INFINITY, |largest, &x| largest.max(x.into()));
-    if largest.is_infinite() {
-        return largest;
-    }
-    largest + logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum::<f64>().ln()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,14 +111,5 @@ mod tests {
         assert_eq!(top(1), [1]);
         assert_eq!(top(4), [1, 3, 0, 2]);
         assert_eq!(top(99), [1, 3, 0, 2, 4, 5]);
-    }
-
-    #[test]
-    fn sums_of_exponentials_do_not_overflow() {
-        assert!((log_sum_exp(&[1000.0, 1000.0]) - (1000.0 + 2_f64.ln())).abs() < 1e-9);
-        assert!((log_sum_exp(&[-1000.0, f32::NEG_INFINITY]) + 1000.0).abs() < 1e-9);
-        assert_eq!(log_sum_exp(&[f32::NEG_INFINITY]), f64::NEG_INFINITY);
-        assert_eq!(log_sum_exp(&[]), f64::NEG_INFINITY);
-        assert!(log_sum_exp(&[f32::NAN, 1.0]).is_nan());
     }
 }

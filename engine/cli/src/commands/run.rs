@@ -6,7 +6,7 @@ use clap::Args;
 use entensor::{Engine, GraphId};
 use entensor_models::{
     LanguageModel, Session, SessionConfig,
-    sampling::{Sampler, SamplerConfig},
+    sampling::{Sampler, StopStrings},
     tokenizer::ControlTokens,
 };
 use serde::Serialize;
@@ -16,6 +16,7 @@ use crate::{
     figures::{self, Align, PassFigures, PlanFigures, PlanSizes, Table},
     loading::{ModelArgs, PromptArgs, Weights, context, load},
     output::{note, print, print_json},
+    sampling::SamplingArgs,
 };
 
 const EXAMPLES: &str = "\
@@ -25,8 +26,9 @@ Examples:
   entensor run model.gguf -p \"Hello\" --backend cpu:threads=2 --json
 
 The same command gives the same text: the seed is 0 unless given. Generation stops at a token that ends
-the text, after -n tokens, or when the context is full. JSON: {\"text\", \"prompt_ids\", \"generated_ids\",
-\"finish_reason\":\"stop|length|context\", figures}.";
+the text, at a --stop text, after -n tokens, or when the context is full. Tokens are picked by repetition penalty, top-k,
+tail-free, top-p, min-p and temperature, in this order. JSON: {\"text\", \"prompt_ids\", \"generated_ids\",
+\"finish_reason\":\"stop|length|context\", \"stop_string\", figures}.";
 
 /// Continue a text with a model; tokens appear as they come, figures follow on standard error
 #[derive(Args)]
@@ -39,18 +41,8 @@ pub(crate) struct RunArgs {
     /// Most tokens to generate
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128, allow_negative_numbers = true)]
     max_tokens: u32,
-    /// How freely tokens are picked: 0 takes the likeliest one, 1 follows the model, more is wilder
-    #[arg(long, value_name = "T", default_value_t = 0.7, allow_negative_numbers = true)]
-    temp: f32,
-    /// Picks among the K likeliest tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
-    top_k: u32,
-    /// Picks among the likeliest tokens that together have this probability; 1 for all
-    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
-    top_p: f32,
-    /// Where the random sequence starts
-    #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true)]
-    seed: u64,
+    #[command(flatten)]
+    sampling: SamplingArgs,
     /// Print one JSON object at the end instead of the text
     #[arg(long)]
     json: bool,
@@ -73,6 +65,7 @@ struct Generated {
     text: String,
     ids: Vec<u32>,
     finish_reason: FinishReason,
+    stop_string: Option<String>,
     prompt_time: Duration,
     first_token: Option<Duration>,
     /// From the first token on.
@@ -87,6 +80,7 @@ struct Report<'a> {
     prompt_ids: &'a [u32],
     generated_ids: &'a [u32],
     finish_reason: FinishReason,
+    stop_string: Option<&'a str>,
     prompt_tokens_per_s: Option<f64>,
     decode_tokens_per_s: Option<f64>,
     time_to_first_token_ms: Option<f64>,
@@ -100,8 +94,8 @@ struct Report<'a> {
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     // Settings are checked before a model is loaded for nothing.
-    let &RunArgs { temp: temperature, top_k, top_p, seed, .. } = args;
-    let mut sampler = Sampler::new(SamplerConfig { temperature, top_k, top_p, seed })?;
+    let mut sampler = args.sampling.sampler()?;
+    let mut stops = args.sampling.stop_strings()?;
     let prompt = args.prompt.not_empty()?;
     let start = Instant::now();
     let mut engine = args.model.backends.computing_engine()?.build()?;
@@ -110,12 +104,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     let prompt_ids = model.tokenizer().encode(prompt, true)?;
     let config = SessionConfig { context: context(&model, args.model.ctx), ..SessionConfig::default() };
     let mut session = Session::new(&mut engine, &model, config)?;
-    let generated = generate(args, &mut engine, &model, &mut session, &mut sampler, &prompt_ids)?;
+    let generated = generate(args, &mut engine, &model, &mut session, &mut sampler, &mut stops, &prompt_ids)?;
     let report = Report {
         text: &generated.text,
         prompt_ids: &prompt_ids,
         generated_ids: &generated.ids,
         finish_reason: generated.finish_reason,
+        stop_string: generated.stop_string.as_deref(),
         prompt_tokens_per_s: per_second(prompt_ids.len(), generated.prompt_time),
         decode_tokens_per_s: per_second(generated.decoded as usize, generated.decode_time),
         time_to_first_token_ms: generated.first_token.map(|time| time.as_secs_f64() * 1e3),
@@ -140,14 +135,17 @@ fn generate(
     model: &LanguageModel,
     session: &mut Session,
     sampler: &mut Sampler,
+    stops: &mut StopStrings,
     prompt_ids: &[u32],
 ) -> Result<Generated, CliError> {
     let start = Instant::now();
     session.feed(engine, model, prompt_ids)?;
+    sampler.accept(prompt_ids);
     let mut generated = Generated {
         text: String::new(),
         ids: Vec::new(),
         finish_reason: FinishReason::Length,
+        stop_string: None,
         prompt_time: start.elapsed(),
         first_token: None,
         decode_time: Duration::ZERO,
@@ -170,14 +168,16 @@ fn generate(
             decode_start = Instant::now();
         }
         generated.ids.push(id);
-        show(args, stream.push(id)?, &mut generated.text)?;
-        if model.tokenizer().is_end(id) {
+        show(args, stops.push(stream.push(id)?), &mut generated.text)?;
+        if model.tokenizer().is_end(id) || stops.found().is_some() {
             generated.finish_reason = FinishReason::Stop;
             break;
         }
     }
     generated.decode_time = decode_start.elapsed();
-    show(args, stream.finish(), &mut generated.text)?;
+    show(args, stops.push(stream.finish()), &mut generated.text)?;
+    show(args, stops.finish(), &mut generated.text)?;
+    generated.stop_string = stops.found().map(str::to_owned);
     Ok(generated)
 }
 
@@ -207,6 +207,7 @@ impl Report<'_> {
         let optional = |value: Option<f64>, unit: &str| value.map_or("-".into(), |value| format!("{value:.1} {unit}"));
         let finish = match self.finish_reason {
             FinishReason::Length => "-n tokens were generated",
+            FinishReason::Stop if self.stop_string.is_some() => "a stop text came up",
             FinishReason::Stop => "the model ended the text",
             FinishReason::Context => "the context is full; a larger --ctx lets it go on",
         };

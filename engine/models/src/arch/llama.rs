@@ -362,8 +362,7 @@ impl Llama {
         let (dim, tokens) = (c.head_dim, u64::from(inputs.shape.tokens));
         let kv_rows = u64::from(inputs.shape.cache_rows);
         let rope = |g: &mut GraphBuilder, x: Tensor| {
-            let (mode, n_dims) = (RopeMode::Normal, c.rope_dims);
-            let op = Op::Rope { mode, n_dims, base: c.rope_base, freq_scale: c.rope_scale };
+            let op = Op::rope(RopeMode::Normal, c.rope_dims, c.rope_base, c.rope_scale);
             let operands = [Some(x), Some(inputs.positions), inputs.factors];
             g.op(op, &operands.into_iter().flatten().collect::<Vec<_>>())
         };

@@ -23,7 +23,7 @@ pub enum GgufError {
         source: std::io::Error,
     },
     /// The path names a directory, a device or a pipe.
-    #[error("{path:?} is {found}, not a model file; give the path of a .gguf file")]
+    #[error("{path:?} is {found}, not a model file; give the path of a .gguf or .safetensors file")]
     NotAFile {
         /// The path as given.
         path: PathBuf,
@@ -293,6 +293,9 @@ pub enum GgufError {
         /// The name.
         tensor: String,
     },
+    /// The bytes of a file could not be written.
+    #[error("the model file cannot be written: {0}")]
+    Write(#[source] std::io::Error),
     /// Tensor data whose length does not follow from dtype and shape (when writing).
     #[error("tensor {tensor:?} needs {expected} bytes of data, {found} were given")]
     DataSize {

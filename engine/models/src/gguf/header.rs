@@ -32,6 +32,11 @@ impl GgufHeader {
     /// Any fault of the file; see the [module](super) for what is checked.
     pub fn parse(bytes: impl AsRef<[u8]>) -> Result<Self, GgufError> {
         let bytes = bytes.as_ref();
+        Self::parse_start(bytes, bytes.len() as u64)
+    }
+
+    /// As [`parse`](Self::parse), for the first bytes of a file of `file_bytes`: at least its header.
+    pub(super) fn parse_start(bytes: &[u8], file_bytes: u64) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(bytes);
         let version = read_version(&mut cursor)?;
         let tensor_count = cursor.u64("the number of tensors")?;
@@ -43,7 +48,7 @@ impl GgufHeader {
         let alignment = read_alignment(&metadata)?;
         let mut tensors = Tensors::read(&mut cursor, tensor_count)?;
         let data_offset = cursor.offset().next_multiple_of(alignment);
-        tensors.place(data_offset, alignment, bytes.len() as u64)?;
+        tensors.place(data_offset, alignment, file_bytes)?;
         Ok(Self { version, metadata, tensors, alignment, data_offset })
     }
 }

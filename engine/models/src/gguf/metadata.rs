@@ -3,6 +3,8 @@
 //! All keys and strings lie in one arena. It is filled from the file while parsing, so that the table neither borrows the
 //! file nor notices when somebody changes it later.
 
+use std::ops::Range;
+
 use super::KEY_LIMIT_BYTES;
 use super::cursor::Cursor;
 use super::error::{GgufError, excerpt};
@@ -27,6 +29,8 @@ pub struct Metadata {
 struct Entry {
     key: Span,
     value: Stored,
+    /// Where key, type and value lie in the file.
+    place: Range<u64>,
 }
 
 /// A range of the arena.
@@ -70,6 +74,11 @@ impl Metadata {
     /// All keys and values, in the order of the file.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, ValueRef<'_>)> {
         self.entries.iter().map(|entry| (self.text(entry.key), self.view(&entry.value)))
+    }
+
+    /// All keys, and where their entries (key, type and value) lie in the file that was parsed, in its order.
+    pub fn places(&self) -> impl ExactSizeIterator<Item = (&str, Range<u64>)> {
+        self.entries.iter().map(|entry| (self.text(entry.key), entry.place.clone()))
     }
 
     /// The value of `key`, whatever its type.
@@ -265,6 +274,7 @@ impl Metadata {
     }
 
     fn read_entry(&mut self, cursor: &mut Cursor<'_>, entry: u64) -> Result<(), GgufError> {
+        let start = cursor.offset();
         let length = cursor.u64("a metadata key")?;
         if length == 0 {
             return Err(GgufError::EmptyKey { index: entry });
@@ -284,7 +294,7 @@ impl Metadata {
             most: u32::MAX.into(),
             left: cursor.left(),
         })?;
-        self.entries.push(Entry { key: span, value });
+        self.entries.push(Entry { key: span, value, place: start..cursor.offset() });
         let Self { arena, entries, index } = self;
         let key_of = |position: u32| {
             let span = entries[position as usize].key;

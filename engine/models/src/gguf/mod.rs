@@ -1,7 +1,8 @@
 //! GGUF model files, version 2 and 3, little-endian.
 //!
 //! [`GgufFile::open`] maps a file into memory and parses its header; the tensor data stay in the mapping and are never
-//! copied here. [`GgufHeader::parse`] is the same parser as a pure function of a byte slice. [`GgufBuilder`] writes files.
+//! copied here. [`GgufHeader::parse`] is the same parser as a pure function of a byte slice. [`GgufBuilder`] makes small files in
+//! memory, [`GgufOutline`] and [`GgufWriter`] write large ones piece by piece.
 //!
 //! **Cost.** Opening costs one pass over the header (a few milliseconds for a vocabulary of 50 000 tokens) and memory in
 //! proportion to it: all strings lie in one arena, an array of strings costs one offset per element. Lookups by key
@@ -32,7 +33,7 @@ pub use header::GgufHeader;
 pub use metadata::Metadata;
 pub use tensor::{GgufTensor, Tensors};
 pub use value::{GgufValue, Number, Numbers, Strings, ValueKind, ValueRef, ValueType};
-pub use writer::GgufBuilder;
+pub use writer::{GgufBuilder, GgufOutline, GgufWriter};
 
 /// The first four bytes of every GGUF file.
 pub const MAGIC: [u8; 4] = *b"GGUF";

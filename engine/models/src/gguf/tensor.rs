@@ -195,7 +195,7 @@ pub(super) fn size_bytes(name: &str, dtype: DType, shape: [u64; 4]) -> Result<u6
     dtype.row_bytes(row).and_then(|row| product(row, &rest)).ok_or_else(|| overflow(name, "size", shape))
 }
 
-fn overflow(name: &str, what: &'static str, shape: [u64; 4]) -> GgufError {
+pub(super) fn overflow(name: &str, what: &'static str, shape: [u64; 4]) -> GgufError {
     GgufError::Overflow { tensor: name.to_owned(), what, shape }
 }
 

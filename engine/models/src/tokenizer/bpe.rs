@@ -1,153 +1,108 @@
-//! Byte-pair encoding of one piece: the pair of the lowest rank is merged first, the leftmost of equals.
-//!
-//! Neighbouring symbols sit in a linked list, candidate pairs in a heap, so that a piece of `n` bytes costs
-//! `O(n log n)` also where it is one long word. Pairs whose symbols were merged away meanwhile stay in the heap and are
-//! recognised when they come up.
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+//! Byte-level byte-pair encoding: text is split into pieces, the bytes of a piece are tokens, and a list of merges says
+//! which neighbours become one.
 
 use hashbrown::HashMap;
 
-/// Stands for a byte without a token. No merge names it, so that it separates its neighbours.
-pub(super) const NO_TOKEN: u32 = u32::MAX;
+use super::byte_level::{byte_of, char_of};
+use super::error::TokenizerError;
+use super::keys;
+use super::merging::{Merge, Merging, NO_TOKEN};
+use super::split::Split;
+use super::vocab::{TokenKind, Vocab};
+use crate::gguf::{Metadata, excerpt};
+use crate::name_index::NameIndex;
 
-/// The end of the linked list.
-const END: u32 = u32::MAX;
-
-/// One merge: two neighbouring tokens become one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Merge {
-    pub(super) left: u32,
-    pub(super) right: u32,
-    pub(super) merged: u32,
+/// The merges of a vocabulary and how text is split before them.
+#[derive(Debug)]
+pub(super) struct ByteLevel {
+    split: Split,
+    byte_tokens: Box<[u32; 256]>,
+    merges: HashMap<u64, Merge>,
+    /// The tokens by the bytes that they stand for, where a piece that is a token is never merged together from its bytes:
+    /// such vocabularies have tokens that no merges lead to.
+    whole: Option<NameIndex>,
 }
 
-/// All merges, by rank and by pair.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Merges {
-    by_rank: Vec<Merge>,
-    ranks: HashMap<(u32, u32), u32>,
+/// Where two neighbours' merge is found.
+fn pair_key(left: u32, right: u32) -> u64 {
+    u64::from(left) << 32 | u64::from(right)
 }
 
-impl Merges {
-    pub(super) fn with_capacity(merges: usize) -> Self {
-        Self { by_rank: Vec::with_capacity(merges), ranks: HashMap::with_capacity(merges) }
+impl ByteLevel {
+    pub(super) fn read(metadata: &Metadata, split: Split, vocab: &Vocab) -> Result<Self, TokenizerError> {
+        let mut byte_tokens = Box::new([NO_TOKEN; 256]);
+        for (byte, token) in (0..=u8::MAX).zip(byte_tokens.iter_mut()) {
+            let mut buffer = [0; 4];
+            let spelling: &str = char_of(byte).encode_utf8(&mut buffer);
+            *token = vocab.id(spelling).unwrap_or(NO_TOKEN);
+        }
+        let whole = split.takes_whole_pieces().then(|| index_by_bytes(vocab));
+        Ok(Self { split, byte_tokens, merges: read_merges(metadata, vocab)?, whole })
     }
 
-    /// Adds the merge of the next rank. A pair that occurs twice keeps its first rank.
-    pub(super) fn push(&mut self, merge: Merge) {
-        let rank = self.by_rank.len() as u32;
-        self.by_rank.push(merge);
-        self.ranks.entry((merge.left, merge.right)).or_insert(rank);
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Symbol {
-    id: u32,
-    previous: u32,
-    next: u32,
-}
-
-/// Buffers that encoding reuses from piece to piece and from call to call.
-#[derive(Clone, Debug, Default)]
-pub struct EncodeScratch {
-    symbols: Vec<Symbol>,
-    /// Rank in the high half, position of the left symbol in the low half.
-    candidates: BinaryHeap<Reverse<u64>>,
-}
-
-impl EncodeScratch {
-    /// Appends the tokens of a piece, given the tokens of its bytes. There are fewer than `u32::MAX` of those.
-    pub(super) fn encode(&mut self, merges: &Merges, bytes: impl Iterator<Item = u32>, out: &mut Vec<u32>) {
-        self.symbols.clear();
-        self.candidates.clear();
-        self.symbols.extend(bytes.zip(0u32..).map(|(id, i)| Symbol { id, previous: i.wrapping_sub(1), next: i + 1 }));
-        let Some(last) = self.symbols.last_mut() else { return };
-        last.next = END;
-
-        for left in 0..self.symbols.len() as u32 - 1 {
-            self.add_candidate(merges, left);
-        }
-        while let Some(Reverse(candidate)) = self.candidates.pop() {
-            self.merge(merges, (candidate >> 32) as u32, candidate as u32);
-        }
-        let mut at = 0;
-        while at != END {
-            let symbol = self.symbols[at as usize];
-            if symbol.id != NO_TOKEN {
-                out.push(symbol.id);
+    /// Appends the tokens of `text`, which is shorter than `u32::MAX` bytes. Bytes without a token are left out.
+    pub(super) fn encode(&self, vocab: &Vocab, text: &str, merging: &mut Merging, out: &mut Vec<u32>) {
+        for piece in self.split.pieces(text) {
+            if let Some(id) = self.whole_token(vocab, piece) {
+                out.push(id);
+                continue;
             }
-            at = symbol.next;
+            merging.start(piece.bytes().map(|byte| (self.byte_tokens[byte as usize], 1)));
+            merging.run(|pair| self.merges.get(&pair_key(pair.left, pair.right)).copied());
+            out.extend(merging.symbols().map(|(id, _)| id).filter(|&id| id != NO_TOKEN));
         }
     }
 
-    fn add_candidate(&mut self, merges: &Merges, left: u32) {
-        let symbol = self.symbols[left as usize];
-        if symbol.next == END {
-            return;
-        }
-        let pair = (symbol.id, self.symbols[symbol.next as usize].id);
-        if let Some(&rank) = merges.ranks.get(&pair) {
-            self.candidates.push(Reverse(u64::from(rank) << 32 | u64::from(left)));
-        }
+    /// The first byte that has no token, and where it stands.
+    pub(super) fn missing_byte(&self, text: &str) -> Option<(usize, u8)> {
+        text.bytes().enumerate().find(|&(_, byte)| self.byte_tokens[byte as usize] == NO_TOKEN)
     }
 
-    /// Applies a candidate, unless one of its symbols has changed since it was found.
-    fn merge(&mut self, merges: &Merges, rank: u32, left: u32) {
-        let merge = merges.by_rank[rank as usize];
-        let Symbol { id, previous, next: right } = self.symbols[left as usize];
-        if id != merge.left || right == END || self.symbols[right as usize].id != merge.right {
-            return;
-        }
-        let next = self.symbols[right as usize].next;
-        self.symbols[left as usize] = Symbol { id: merge.merged, previous, next };
-        // The right symbol has left the list: candidates that start there must not match any more.
-        self.symbols[right as usize].id = NO_TOKEN;
-        if next != END {
-            self.symbols[next as usize].previous = left;
-            self.add_candidate(merges, left);
-        }
-        if left != 0 {
-            self.add_candidate(merges, previous);
-        }
+    fn whole_token(&self, vocab: &Vocab, piece: &str) -> Option<u32> {
+        let index = self.whole.as_ref()?;
+        index.find(piece.as_bytes(), |id| vocab.bytes(id).unwrap_or_default())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// Scans for the best pair after every merge.
-    fn naive(merges: &Merges, bytes: &[u32]) -> Vec<u32> {
-        let mut ids = bytes.to_vec();
-        loop {
-            let ranks = ids.windows(2).map(|pair| merges.ranks.get(&(pair[0], pair[1])));
-            let Some((&rank, at)) = ranks.enumerate().filter_map(|(i, rank)| Some((rank?, i))).min() else { break };
-            ids[at] = merges.by_rank[rank as usize].merged;
-            ids.remove(at + 1);
-        }
-        ids.retain(|&id| id != NO_TOKEN);
-        ids
-    }
-
-    proptest! {
-        /// Merges of arbitrary tokens into arbitrary tokens, also such as no real vocabulary has.
-        #[test]
-        fn heap_and_scan_agree(
-            pairs in prop::collection::vec((0..6u32, 0..6u32), 0..20),
-            bytes in prop::collection::vec(prop_oneof![9 => 0..4u32, 1 => Just(NO_TOKEN)], 0..40),
-        ) {
-            let mut merges = Merges::default();
-            for (rank, (left, right)) in pairs.into_iter().enumerate() {
-                merges.push(Merge { left, right, merged: 4 + rank as u32 });
-            }
-            let mut out = Vec::new();
-            EncodeScratch::default().encode(&merges, bytes.iter().copied(), &mut out);
-            prop_assert_eq!(out, naive(&merges, &bytes));
+fn index_by_bytes(vocab: &Vocab) -> NameIndex {
+    let mut index = NameIndex::default();
+    let bytes_of = |id| vocab.bytes(id).unwrap_or_default();
+    for (id, text, kind) in vocab.iter() {
+        // Text never becomes a control token here, and a text in another spelling is no sequence of bytes.
+        if kind == TokenKind::Normal && !text.is_empty() && text.chars().all(|char| byte_of(char).is_some()) {
+            // Texts are unique, and so are the bytes that they spell.
+            let _ = index.insert(bytes_of(id), id, bytes_of);
         }
     }
+    index
+}
+
+fn read_merges(metadata: &Metadata, vocab: &Vocab) -> Result<HashMap<u64, Merge>, TokenizerError> {
+    let merges = metadata.strings(keys::MERGES)?;
+    if u32::try_from(merges.len()).is_err() {
+        return Err(TokenizerError::TooManyMerges { merges: merges.len(), limit: u32::MAX });
+    }
+    let mut table = HashMap::with_capacity(merges.len());
+    let mut joined = String::new();
+    for ((index, merge), rank) in merges.iter().enumerate().zip(0u32..) {
+        let malformed = || TokenizerError::MalformedMerge { index, merge: excerpt(merge) };
+        let (left, right) = merge.split_once(' ').ok_or_else(malformed)?;
+        if left.is_empty() || right.is_empty() || right.contains(' ') {
+            return Err(malformed());
+        }
+        let id = |token: &str| {
+            vocab.id(token).ok_or_else(|| TokenizerError::MergeUnknownToken {
+                index,
+                merge: excerpt(merge),
+                token: excerpt(token),
+            })
+        };
+        joined.clear();
+        joined.extend([left, right]);
+        let pair = pair_key(id(left)?, id(right)?);
+        let merge = Merge { rank, merged: id(&joined)? };
+        // A pair that occurs twice keeps its first rank.
+        table.entry(pair).or_insert(merge);
+    }
+    Ok(table)
 }

@@ -1,20 +1,44 @@
 //! Text to token ids and back, with the vocabulary that a GGUF file carries.
 //!
-//! One kind of vocabulary is implemented: byte-level byte-pair encoding (`tokenizer.ggml.model` is `gpt2`) over text split
-//! in the way called `smollm`. Other kinds are refused by name and never read as this one, because a wrong split
-//! gives plausible ids that the model has never seen.
+//! Three kinds of vocabulary are implemented (`tokenizer.ggml.model`, [`SUPPORTED_MODELS`]):
+//!
+//! - `gpt2`, byte-level byte-pair encoding. Text is split first, in one of the ways of [`SUPPORTED_PRE_TOKENIZERS`]
+//!   (`tokenizer.ggml.pre`, or another name for it in [`PRE_TOKENIZER_ALIASES`]). For `llama-bpe` a piece that is a token is
+//!   taken as it is, whether or not merges lead to it.
+//! - `llama`, SentencePiece's BPE: characters are merged by the scores of tokens.
+//! - `t5`, SentencePiece's unigram model: the tokens with the best sum of scores.
+//!
+//! Others are refused by name and never read as one of these, because a wrong split gives plausible ids that the model has
+//! never seen. The name `default` is refused too: converters write it when they do not know. Ids are those of the libraries
+//! that the vocabularies come from (`tokenizers`, `sentencepiece`), down to ties.
+//!
+//! **SentencePiece.** A space is put before text (`add_space_prefix`), and before the text after each control token; decoding
+//! leaves it out at the start. Extra spaces are removed (`remove_extra_whitespaces`) and characters rewritten
+//! (`precompiled_charsmap`) where the file asks for that. Characters without a token become byte tokens where the vocabulary
+//! has them, and else one unknown token for each run, which is not decoded.
+//!
+//! **First and last tokens.** The file says whether [`Tokenizer::encode`] adds them (`add_bos_token`, `add_eos_token`). Where it
+//! does not, but names the token, `llama-bpe` and `llama` add the first and `t5` the last.
+//!
+//! **Not here.** Text for byte-level vocabularies is not normalized. Some models' own tokenizers (`qwen2`) compose characters
+//! first (NFC); text that is not composed already must be given to them so.
 //!
 //! **Cost.** Building is linear in the vocabulary. Encoding a text of `n` bytes costs `O(n log n)` whatever the text is; with a
 //! scratch that is kept ([`Tokenizer::encode_into`]) it allocates nothing once the buffers have grown. A [`Tokenizer`] is
 //! an `Arc`: clones are cheap, and it can be used from any number of threads at once.
 //!
 //! **Tolerated in vocabularies:** tokens of no text (they are never produced and decode to nothing), merges listed
-//! twice (the first counts), bytes without a token (see [`MissingBytes`]). Everything else that does not fit together is an error.
+//! twice (the first counts), bytes without a token in byte-level vocabularies (see [`MissingBytes`]). Everything else that
+//! does not fit together is an error.
 
 mod bpe;
 mod byte_level;
 mod decode;
 mod error;
+mod merging;
+mod model;
+mod sentencepiece;
+mod special;
 mod split;
 mod vocab;
 
@@ -23,21 +47,32 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use bpe::EncodeScratch;
 pub use decode::StreamDecoder;
 pub use error::TokenizerError;
 pub use vocab::TokenKind;
 
 use crate::gguf::Metadata;
-use bpe::NO_TOKEN;
-use split::Pieces;
+use decode::Decoding;
+use merging::Merging;
+use model::Inner;
 use vocab::Vocab;
 
 /// The values of `tokenizer.ggml.model` that are implemented.
-pub const SUPPORTED_MODELS: &[&str] = &["gpt2"];
+pub const SUPPORTED_MODELS: &[&str] = &["gpt2", "llama", "t5"];
 
 /// The values of `tokenizer.ggml.pre` that are implemented.
-pub const SUPPORTED_PRE_TOKENIZERS: &[&str] = &["smollm"];
+pub const SUPPORTED_PRE_TOKENIZERS: &[&str] = &["smollm", "gpt-2", "llama-bpe", "qwen2"];
+
+/// Other values of `tokenizer.ggml.pre` and which of [`SUPPORTED_PRE_TOKENIZERS`] they mean.
+pub const PRE_TOKENIZER_ALIASES: &[(&str, &str)] = &[
+    ("starcoder", "smollm"),
+    ("refact", "smollm"),
+    ("command-r", "smollm"),
+    ("phi-2", "gpt-2"),
+    ("llama3", "llama-bpe"),
+    ("llama-v3", "llama-bpe"),
+    ("deepseek-r1-qwen", "qwen2"),
+];
 
 /// The metadata keys of vocabularies.
 pub mod keys {
@@ -49,6 +84,8 @@ pub mod keys {
     pub const TOKENS: &str = "tokenizer.ggml.tokens";
     /// The kinds of the tokens.
     pub const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+    /// The scores of the tokens, the best to be preferred.
+    pub const SCORES: &str = "tokenizer.ggml.scores";
     /// The merges, the first to be applied first.
     pub const MERGES: &str = "tokenizer.ggml.merges";
     /// The token that begins a text.
@@ -67,9 +104,16 @@ pub mod keys {
     pub const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
     /// Whether texts end with the second of these tokens.
     pub const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+    /// Whether a space is put before text.
+    pub const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+    /// Whether spaces around text, and all but one within, are removed.
+    pub const REMOVE_EXTRA_WHITESPACES: &str = "tokenizer.ggml.remove_extra_whitespaces";
+    /// How characters are rewritten before text is encoded.
+    pub const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 }
 
-/// What encoding does with a byte that has no token. Byte-level vocabularies often lack a few control characters.
+/// What encoding does with a byte that has no token. Byte-level vocabularies often lack a few control characters; others
+/// have a token for everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingBytes {
     /// Answer with [`TokenizerError::MissingByte`], so that nothing is lost unnoticed.
@@ -89,10 +133,17 @@ pub enum ControlTokens {
     Write,
 }
 
+/// Buffers that encoding reuses from piece to piece and from call to call.
+#[derive(Clone, Debug, Default)]
+pub struct EncodeScratch {
+    merging: Merging,
+    sentencepiece: sentencepiece::Scratch,
+}
+
 /// A tokenizer. See the [module](self).
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
-    vocab: Arc<Vocab>,
+    inner: Arc<Inner>,
     missing: MissingBytes,
 }
 
@@ -103,7 +154,7 @@ impl Tokenizer {
     /// A key that is missing or of another type, a kind of tokenizer that is not implemented, or a vocabulary that
     /// contradicts itself.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, TokenizerError> {
-        Ok(Self { vocab: Arc::new(Vocab::read(metadata)?), missing: MissingBytes::default() })
+        Ok(Self { inner: Arc::new(Inner::read(metadata)?), missing: MissingBytes::default() })
     }
 
     /// The same tokenizer with another way to treat bytes that have no token.
@@ -122,13 +173,15 @@ impl Tokenizer {
     /// [`TokenizerError::MissingByte`] or [`TokenizerError::TextTooLong`].
     pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let mut out = Vec::new();
-        out.extend(self.vocab.bos.filter(|_| self.vocab.add_bos));
+        out.extend(self.inner.vocab.bos.filter(|_| self.inner.vocab.add_bos));
         self.encode_into(text, parse_special, &mut EncodeScratch::default(), &mut out)?;
-        out.extend(self.vocab.eos.filter(|_| self.vocab.add_eos));
+        out.extend(self.inner.vocab.eos.filter(|_| self.inner.vocab.add_eos));
         Ok(out)
     }
 
     /// Appends the tokens of `text` to `out` and no others, for parts of a longer text. `out` is unchanged on error.
+    ///
+    /// SentencePiece vocabularies treat every part as a text of its own, with a space before it.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
@@ -139,18 +192,7 @@ impl Tokenizer {
         scratch: &mut EncodeScratch,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        self.check_text(text, parse_special)?;
-        let finder = if parse_special { &self.vocab.special } else { &self.vocab.user_defined };
-        let mut start = 0;
-        if let Some(finder) = finder {
-            for (id, range) in finder.find_iter(text) {
-                self.encode_part(&text[start..range.start], scratch, out);
-                out.push(id);
-                start = range.end;
-            }
-        }
-        self.encode_part(&text[start..], scratch, out);
-        Ok(())
+        self.inner.encode(text, parse_special, self.missing, scratch, out)
     }
 
     /// The text of these tokens without control tokens. Bytes that are no UTF-8 become replacement characters.
@@ -160,10 +202,14 @@ impl Tokenizer {
     pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
         let mut bytes = Vec::new();
         self.decode_into(ids.iter().copied(), ControlTokens::Skip, &mut bytes)?;
-        Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+        Ok(String::from_utf8(bytes).unwrap_or_else(|error| {
+            let mut text = String::new();
+            decode::drain(&mut error.into_bytes(), &mut text, self.decoding(), true);
+            text
+        }))
     }
 
-    /// Appends the bytes of these tokens to `out`, which is unchanged on error.
+    /// Appends the bytes of these tokens, which are a text of their own, to `out`, which is unchanged on error.
     ///
     /// # Errors
     /// [`TokenizerError::UnknownId`].
@@ -174,16 +220,9 @@ impl Tokenizer {
         out: &mut Vec<u8>,
     ) -> Result<(), TokenizerError> {
         let before = out.len();
-        for id in ids {
-            let Some((bytes, kind)) = self.vocab.bytes(id).zip(self.vocab.kind(id)) else {
-                out.truncate(before);
-                return Err(TokenizerError::UnknownId { id, tokens: self.vocab.len() });
-            };
-            if control == ControlTokens::Write || !kind.is_control() {
-                out.extend_from_slice(bytes);
-            }
-        }
-        Ok(())
+        let mut leading = self.decoding().leading_space;
+        let decoded = ids.into_iter().try_for_each(|id| Decoding::push(self.vocab(), id, control, &mut leading, out));
+        decoded.inspect_err(|_| out.truncate(before))
     }
 
     /// A decoder that takes one token after the other.
@@ -195,111 +234,81 @@ impl Tokenizer {
     /// The number of tokens.
     #[must_use]
     pub fn len(&self) -> u32 {
-        self.vocab.len()
+        self.inner.vocab.len()
     }
 
     /// Whether there are no tokens, which no tokenizer that was built has.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.vocab.len() == 0
+        self.inner.vocab.len() == 0
     }
 
-    /// The token that the vocabulary spells like this: special tokens as they are written, others in
-    /// byte-level spelling (`Ġthe` for ` the`).
+    /// The token that the vocabulary spells like this: special tokens as they are written, others in byte-level spelling
+    /// (`Ġthe` for ` the`) or that of SentencePiece (`▁the`).
     #[must_use]
     pub fn token_id(&self, spelling: &str) -> Option<u32> {
-        self.vocab.id(spelling)
+        self.inner.vocab.id(spelling)
     }
 
     /// How the vocabulary spells this token.
     #[must_use]
     pub fn token_spelling(&self, id: u32) -> Option<&str> {
-        self.vocab.text(id)
+        self.inner.vocab.text(id)
     }
 
     /// The bytes that this token stands for; they need not be whole characters.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
-        self.vocab.bytes(id)
+        self.inner.vocab.bytes(id)
     }
 
     /// What this token is for.
     #[must_use]
     pub fn token_kind(&self, id: u32) -> Option<TokenKind> {
-        self.vocab.kind(id)
+        self.inner.vocab.kind(id)
     }
 
     /// The token that begins a text.
     #[must_use]
     pub fn bos(&self) -> Option<u32> {
-        self.vocab.bos
+        self.inner.vocab.bos
     }
 
     /// The token that ends a text.
     #[must_use]
     pub fn eos(&self) -> Option<u32> {
-        self.vocab.eos
+        self.inner.vocab.eos
     }
 
     /// The token that fills up batches.
     #[must_use]
     pub fn padding(&self) -> Option<u32> {
-        self.vocab.padding
+        self.inner.vocab.padding
     }
 
     /// The token for what has no token.
     #[must_use]
     pub fn unknown(&self) -> Option<u32> {
-        self.vocab.unknown
+        self.inner.vocab.unknown
     }
 
     /// Whether generation stops after this token: the end of a text, a turn or a message.
     #[must_use]
     pub fn is_end(&self, id: u32) -> bool {
-        self.vocab.ends.contains(&id)
+        self.inner.vocab.ends.contains(&id)
     }
 
     /// Whether [`encode`](Self::encode) puts a first and a last token.
     #[must_use]
     pub fn adds_bos_eos(&self) -> (bool, bool) {
-        (self.vocab.add_bos, self.vocab.add_eos)
+        (self.inner.vocab.add_bos, self.inner.vocab.add_eos)
     }
 
-    fn encode_part(&self, text: &str, scratch: &mut EncodeScratch, out: &mut Vec<u32>) {
-        for piece in Pieces::new(text) {
-            let bytes = piece.bytes().map(|byte| self.vocab.byte_tokens[byte as usize]);
-            scratch.encode(&self.vocab.merges, bytes, out);
-        }
+    fn vocab(&self) -> &Vocab {
+        &self.inner.vocab
     }
 
-    /// Checks what encoding could fail at, so that it never stops half-way.
-    fn check_text(&self, text: &str, parse_special: bool) -> Result<(), TokenizerError> {
-        // Positions of symbols are 32 bits wide, and the largest marks the end.
-        if text.len() >= u32::MAX as usize {
-            return Err(TokenizerError::TextTooLong { length_bytes: text.len(), limit: u32::MAX - 1 });
-        }
-        if self.missing == MissingBytes::Skip {
-            return Ok(());
-        }
-        let missing = |range: std::ops::Range<usize>| {
-            let mut bytes = text.as_bytes().iter().enumerate().take(range.end).skip(range.start);
-            match bytes.find(|&(_, &byte)| self.vocab.byte_tokens[byte as usize] == NO_TOKEN) {
-                Some((offset_bytes, &byte)) => Err(TokenizerError::MissingByte { byte, offset_bytes }),
-                None => Ok(()),
-            }
-        };
-        // Nearly always there is nothing to find, and no need to look where the special tokens are.
-        if missing(0..text.len()).is_ok() {
-            return Ok(());
-        }
-        let finder = if parse_special { &self.vocab.special } else { &self.vocab.user_defined };
-        let mut start = 0;
-        if let Some(finder) = finder {
-            for (_, range) in finder.find_iter(text) {
-                missing(start..range.start)?;
-                start = range.end;
-            }
-        }
-        missing(start..text.len())
+    fn decoding(&self) -> Decoding {
+        self.inner.decoding
     }
 }

@@ -211,12 +211,17 @@ fn contradictions_in_vocabularies_are_named() {
         change(&mut fixture);
         fixture.build().expect_err("a broken vocabulary")
     };
-    let error = broken(|fixture| fixture.extra.push((keys::MODEL, "llama".into())));
-    assert!(matches!(&error, TokenizerError::UnsupportedModel { found } if found == "llama"));
-    assert!(error.to_string().contains("supported: gpt2"), "{error}");
-    let error = broken(|fixture| fixture.extra.push((keys::PRE, "qwen2".into())));
-    assert!(matches!(&error, TokenizerError::UnsupportedPreTokenizer { found } if found == "qwen2"));
-    assert!(error.to_string().contains("supported: smollm"), "{error}");
+    let error = broken(|fixture| fixture.extra.push((keys::MODEL, "bert".into())));
+    assert!(matches!(&error, TokenizerError::UnsupportedModel { found } if found == "bert"));
+    assert!(error.to_string().contains("tokenizer.ggml.model is \"bert\""), "{error}");
+    assert!(error.to_string().contains("supported: gpt2, llama, t5"), "{error}");
+    for pre in ["tekken", "default", ""] {
+        let error = Fixture::new().with(keys::PRE, pre).build().expect_err("not supported");
+        assert!(matches!(&error, TokenizerError::UnsupportedPreTokenizer { found } if found == pre));
+        assert!(error.to_string().contains("supported: smollm, gpt-2, llama-bpe, qwen2"), "{error}");
+        let is_default = error.to_string().contains("did not recognise");
+        assert_eq!(is_default, pre == "default", "{error}");
+    }
 
     let error = broken(|fixture| fixture.types.truncate(5));
     assert!(matches!(error, TokenizerError::LengthMismatch { found: 5, .. }), "{error}");
@@ -245,6 +250,66 @@ fn contradictions_in_vocabularies_are_named() {
     }
     let error = Fixture::new().with(keys::BOS, "one").build().expect_err("another type");
     assert!(matches!(error, TokenizerError::Metadata(GgufError::WrongType { .. })), "{error}");
+}
+
+/// Says which key is wrong, what is there, and what to do about it.
+pub(super) fn assert_says(error: &TokenizerError, parts: &[&str]) {
+    let message = error.to_string();
+    assert!(parts.iter().all(|part| message.contains(part)), "{message}: {parts:?}");
+    let remedy = message.rsplit_once("; ").map(|(_, remedy)| remedy);
+    assert!(remedy.is_some_and(|remedy| remedy.len() > 10), "what is to be done? {message}");
+}
+
+#[test]
+fn messages_name_key_value_and_remedy() {
+    let error = |change: fn(&mut Fixture)| {
+        let mut fixture = Fixture::new();
+        change(&mut fixture);
+        fixture.build().expect_err("a broken vocabulary")
+    };
+    assert_says(&error(|fixture| fixture.types.truncate(5)), &[keys::TOKEN_TYPE, "5", "265"]);
+    assert_says(&error(|fixture| fixture.types[4] = -7), &[keys::TOKEN_TYPE, "-7", "token 4"]);
+    assert_says(&error(|fixture| fixture.tokens[9] = fixture.tokens[5].clone()), &[keys::TOKENS, "5 and 9"]);
+    assert_says(&error(|fixture| fixture.merges[1] = "ab".into()), &[keys::MERGES, "\"ab\"", "merge 1"]);
+    assert_says(&error(|fixture| fixture.merges[1] = "a zz".into()), &[keys::MERGES, "\"a zz\"", "\"zz\""]);
+    assert_says(&error(|fixture| (fixture.tokens, fixture.types) = Default::default()), &[keys::TOKENS, "0 tokens"]);
+    assert_says(&error(|fixture| fixture.extra.push((keys::BOS, 1000u32.into()))), &[keys::BOS, "1000", "265"]);
+    assert_says(&error(|fixture| fixture.extra.push((keys::MODEL, "rwkv".into()))), &[keys::MODEL, "rwkv", "gpt2"]);
+    assert_says(&error(|fixture| fixture.extra.push((keys::PRE, "default".into()))), &[keys::PRE, "default", "gpt-2"]);
+    let tokenizer = tokenizer();
+    assert_says(&tokenizer.decode(&[1000]).expect_err("unknown"), &["1000", "265"]);
+    assert_says(&tokenizer.encode("\u{1}", false).expect_err("no token"), &["0x01", "offset 0"]);
+}
+
+#[test]
+fn pieces_that_are_tokens_are_taken_whole_only_where_merges_are_ignored() {
+    // No merge leads to the first; the others must never come from text.
+    let with = |pre: &str| {
+        let mut fixture = Fixture::new().with(keys::PRE, pre);
+        fixture.tokens.extend(["Ġwell", "Ġend", "Ġ東"].map(String::from));
+        fixture.types.extend([1, 3, 1]);
+        fixture.build().expect("a valid vocabulary")
+    };
+    for name in ["llama-bpe", "llama3", "llama-v3"] {
+        let tokenizer = with(name);
+        assert_eq!(spell(&tokenizer, "a well lo lower", false), ["a", "Ġwell", "Ġlo", "Ġlowe", "r"], "{name}");
+        assert_eq!(spell(&tokenizer, " end", false), ["Ġ", "e", "n", "d"], "{name}");
+        assert_eq!(spell(&tokenizer, " end", true), ["Ġ", "e", "n", "d"], "{name}");
+        assert_eq!(spell(&tokenizer, " 東", false).len(), 4, "{name}");
+    }
+    for name in ["qwen2", "gpt-2", "smollm", "deepseek-r1-qwen"] {
+        assert_eq!(spell(&with(name), " well", false), ["Ġ", "we", "l", "l"], "{name}");
+    }
+}
+
+#[test]
+fn first_tokens_are_added_by_default_where_models_expect_them() {
+    let adds = |fixture: Fixture| fixture.build().expect("a valid vocabulary").adds_bos_eos();
+    let llama = || Fixture::new().with(keys::PRE, "llama-bpe");
+    assert_eq!(adds(llama().with(keys::BOS, 1u32)), (true, false));
+    assert_eq!(adds(llama().with(keys::BOS, 1u32).with(keys::ADD_BOS, false)), (false, false));
+    assert_eq!(adds(llama()), (false, false));
+    assert_eq!(adds(Fixture::new().with(keys::BOS, 1u32)), (false, false));
 }
 
 #[test]

@@ -1,11 +1,10 @@
-//! Reading and checking the vocabulary of a GGUF file.
+//! Reading and checking what all vocabularies of GGUF files have in common: the tokens and those of special meaning.
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
-
-use super::bpe::{Merge, Merges, NO_TOKEN};
-use super::byte_level::{byte_of, char_of};
+use super::byte_level::byte_of;
 use super::error::TokenizerError;
-use super::{SUPPORTED_MODELS, SUPPORTED_PRE_TOKENIZERS, keys};
+use super::keys;
+use super::merging::NO_TOKEN;
+use super::sentencepiece;
 use crate::gguf::{GgufError, Metadata, OptionalKey, excerpt};
 use crate::name_index::NameIndex;
 
@@ -62,7 +61,23 @@ impl<T> Arena<T> {
     }
 }
 
-/// A checked vocabulary.
+/// How token texts stand for bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// A character for each byte.
+    ByteLevel,
+    /// The text itself, with another character for the space.
+    SentencePiece,
+}
+
+/// What a kind of tokenizer does where the file does not say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Defaults {
+    pub(super) add_bos: bool,
+    pub(super) add_eos: bool,
+}
+
+/// The tokens of a vocabulary.
 #[derive(Debug)]
 pub(super) struct Vocab {
     /// The tokens as the file spells them.
@@ -71,12 +86,6 @@ pub(super) struct Vocab {
     bytes: Arena<Vec<u8>>,
     kinds: Vec<TokenKind>,
     index: NameIndex,
-    pub(super) byte_tokens: [u32; 256],
-    pub(super) merges: Merges,
-    /// Finds user-defined tokens in text.
-    pub(super) user_defined: Option<SpecialFinder>,
-    /// Finds user-defined, control and unknown tokens in text.
-    pub(super) special: Option<SpecialFinder>,
     pub(super) bos: Option<u32>,
     pub(super) eos: Option<u32>,
     pub(super) padding: Option<u32>,
@@ -87,57 +96,28 @@ pub(super) struct Vocab {
     pub(super) add_eos: bool,
 }
 
-/// Finds the texts of tokens: the leftmost, and of those that start there the longest.
-#[derive(Debug)]
-pub(super) struct SpecialFinder {
-    automaton: AhoCorasick,
-    ids: Vec<u32>,
-}
-
-impl SpecialFinder {
-    /// The matches in `text`: token and range.
-    pub(super) fn find_iter<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (u32, std::ops::Range<usize>)> + 'a {
-        self.automaton.find_iter(text).map(|found| (self.ids[found.pattern().as_usize()], found.range()))
-    }
-}
-
 impl Vocab {
-    pub(super) fn read(metadata: &Metadata) -> Result<Self, TokenizerError> {
-        let model = metadata.get_str(keys::MODEL)?;
-        if !SUPPORTED_MODELS.contains(&model) {
-            return Err(TokenizerError::UnsupportedModel { found: excerpt(model) });
-        }
-        let pre = metadata.get_str(keys::PRE)?;
-        if !SUPPORTED_PRE_TOKENIZERS.contains(&pre) {
-            return Err(TokenizerError::UnsupportedPreTokenizer { found: excerpt(pre) });
-        }
+    pub(super) fn read(metadata: &Metadata, spelling: Spelling, defaults: Defaults) -> Result<Self, TokenizerError> {
         let mut vocab = Self {
             texts: Arena::default(),
             bytes: Arena::default(),
             kinds: Vec::new(),
             index: NameIndex::default(),
-            byte_tokens: [NO_TOKEN; 256],
-            merges: Merges::default(),
-            user_defined: None,
-            special: None,
             bos: None,
             eos: None,
             padding: None,
             unknown: None,
             ends: Vec::new(),
-            add_bos: metadata.get_bool(keys::ADD_BOS).optional()?.unwrap_or(false),
-            add_eos: metadata.get_bool(keys::ADD_EOS).optional()?.unwrap_or(false),
+            add_bos: false,
+            add_eos: false,
         };
-        vocab.read_tokens(metadata)?;
-        for byte in 0..=u8::MAX {
-            let mut buffer = [0; 4];
-            let spelling: &str = char_of(byte).encode_utf8(&mut buffer);
-            vocab.byte_tokens[byte as usize] = vocab.id(spelling).unwrap_or(NO_TOKEN);
-        }
-        vocab.read_merges(metadata)?;
-        vocab.user_defined = vocab.finder(|kind| kind == TokenKind::UserDefined)?;
-        vocab.special = vocab.finder(|kind| kind == TokenKind::UserDefined || kind.is_control())?;
+        vocab.read_tokens(metadata, spelling)?;
         vocab.read_special_ids(metadata)?;
+        if spelling == Spelling::SentencePiece && vocab.unknown.is_none() {
+            vocab.unknown = (0u32..).zip(&vocab.kinds).find(|&(_, &kind)| kind == TokenKind::Unknown).map(|(id, _)| id);
+        }
+        vocab.add_bos = adds(metadata, keys::ADD_BOS, defaults.add_bos, vocab.bos, keys::BOS)?;
+        vocab.add_eos = adds(metadata, keys::ADD_EOS, defaults.add_eos, vocab.eos, keys::EOS)?;
         Ok(vocab)
     }
 
@@ -165,7 +145,12 @@ impl Vocab {
         self.index.find(text, |id| self.text(id).unwrap_or_default())
     }
 
-    fn read_tokens(&mut self, metadata: &Metadata) -> Result<(), TokenizerError> {
+    /// All tokens: id, text and kind.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &str, TokenKind)> + Clone {
+        (0u32..).zip(&self.kinds).filter_map(|(id, &kind)| Some((id, self.text(id)?, kind)))
+    }
+
+    fn read_tokens(&mut self, metadata: &Metadata, spelling: Spelling) -> Result<(), TokenizerError> {
         let tokens = metadata.strings(keys::TOKENS)?;
         // `NO_TOKEN` is no id.
         if tokens.is_empty() || tokens.len() >= NO_TOKEN as usize {
@@ -177,7 +162,10 @@ impl Vocab {
         for ((id, text), &kind) in (0u32..).zip(tokens.iter()).zip(&self.kinds) {
             self.texts.data.push_str(text);
             self.texts.ends.push(self.texts.data.len());
-            push_bytes(&mut self.bytes.data, text, kind);
+            match spelling {
+                Spelling::ByteLevel => push_bytes(&mut self.bytes.data, text, kind),
+                Spelling::SentencePiece => sentencepiece::push_bytes(&mut self.bytes.data, id, text, kind)?,
+            }
             self.bytes.ends.push(self.bytes.data.len());
             // Tokens without text cannot be written; several of them are holes and no clash.
             if text.is_empty() {
@@ -192,49 +180,6 @@ impl Vocab {
             })?;
         }
         Ok(())
-    }
-
-    fn read_merges(&mut self, metadata: &Metadata) -> Result<(), TokenizerError> {
-        let merges = metadata.strings(keys::MERGES)?;
-        if u32::try_from(merges.len()).is_err() {
-            return Err(TokenizerError::TooManyMerges { merges: merges.len(), limit: u32::MAX });
-        }
-        let mut table = Merges::with_capacity(merges.len());
-        let mut joined = String::new();
-        for (index, merge) in merges.iter().enumerate() {
-            let malformed = || TokenizerError::MalformedMerge { index, merge: excerpt(merge) };
-            let (left, right) = merge.split_once(' ').ok_or_else(malformed)?;
-            if left.is_empty() || right.is_empty() || right.contains(' ') {
-                return Err(malformed());
-            }
-            let id = |token: &str| {
-                self.id(token).ok_or_else(|| TokenizerError::MergeUnknownToken {
-                    index,
-                    merge: excerpt(merge),
-                    token: excerpt(token),
-                })
-            };
-            joined.clear();
-            joined.extend([left, right]);
-            table.push(Merge { left: id(left)?, right: id(right)?, merged: id(&joined)? });
-        }
-        self.merges = table;
-        Ok(())
-    }
-
-    fn finder(&self, wanted: impl Fn(TokenKind) -> bool) -> Result<Option<SpecialFinder>, TokenizerError> {
-        let candidates = (0u32..).zip(&self.kinds).filter(|&(_, &kind)| wanted(kind));
-        let (ids, texts): (Vec<u32>, Vec<&str>) =
-            candidates.filter_map(|(id, _)| Some((id, self.text(id).filter(|text| !text.is_empty())?))).unzip();
-        if ids.is_empty() {
-            return Ok(None);
-        }
-        let automaton = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostLongest)
-            // Its size is in proportion to the texts; a DFA's is hundreds of times that, and the texts are foreign.
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(texts)?;
-        Ok(Some(SpecialFinder { automaton, ids }))
     }
 
     fn read_special_ids(&mut self, metadata: &Metadata) -> Result<(), TokenizerError> {
@@ -252,30 +197,46 @@ impl Vocab {
         self.ends = [self.eos, special(keys::EOT)?, special(keys::EOM)?].into_iter().flatten().collect();
         self.ends.sort_unstable();
         self.ends.dedup();
-        for (add, id, key) in [(self.add_bos, self.bos, keys::BOS), (self.add_eos, self.eos, keys::EOS)] {
-            if add && id.is_none() {
-                return Err(GgufError::MissingKey { key: key.to_owned() }.into());
-            }
-        }
         Ok(())
     }
+}
+
+/// Whether the token `id` is added to every text: what the file says, and else the default, if the file names the token.
+fn adds(
+    metadata: &Metadata,
+    key: &'static str,
+    default: bool,
+    id: Option<u32>,
+    id_key: &'static str,
+) -> Result<bool, TokenizerError> {
+    match metadata.get_bool(key).optional()? {
+        Some(true) if id.is_none() => Err(GgufError::MissingKey { key: id_key.to_owned() }.into()),
+        Some(add) => Ok(add),
+        None => Ok(default && id.is_some()),
+    }
+}
+
+/// Checks that an array has one element per token.
+pub(super) fn check_length(metadata: &Metadata, key: &'static str, expected: usize) -> Result<(), TokenizerError> {
+    let found = metadata.array_len(key)?;
+    if found != expected {
+        return Err(TokenizerError::LengthMismatch { key, expected, found });
+    }
+    Ok(())
 }
 
 fn read_kinds(metadata: &Metadata, tokens: usize) -> Result<Vec<TokenKind>, TokenizerError> {
     let Some(types) = metadata.integers(keys::TOKEN_TYPE).optional()? else {
         return Ok(vec![TokenKind::Normal; tokens]);
     };
-    let found = metadata.array_len(keys::TOKEN_TYPE)?;
-    if found != tokens {
-        return Err(TokenizerError::LengthMismatch { key: keys::TOKEN_TYPE, expected: tokens, found });
-    }
+    check_length(metadata, keys::TOKEN_TYPE, tokens)?;
     (0u32..)
         .zip(types)
         .map(|(token, found)| TokenKind::from_id(found).ok_or(TokenizerError::UnknownTokenType { token, found }))
         .collect()
 }
 
-/// Appends what a token stands for. Special tokens are spelled as they are; so is, in other tokens, every
+/// Appends what a byte-level token stands for. Special tokens are spelled as they are; so is, in other tokens, every
 /// character that stands for no byte.
 fn push_bytes(out: &mut Vec<u8>, text: &str, kind: TokenKind) {
     let literal = kind.is_control() || kind == TokenKind::UserDefined;

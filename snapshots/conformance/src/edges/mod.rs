@@ -1,9 +1,14 @@
 //! Hand-made cases: what went wrong elsewhere, and sizes at which backends change their ways.
 
 mod dtypes;
+mod elementwise;
+mod movement;
 mod reductions;
+mod spatial;
 
 use entensor_components::{DType, Op, RopeMode, Shape};
+
+mod products;
 
 use crate::{Case, CaseOperand, Fill, Layout};
 
@@ -16,7 +21,11 @@ pub(super) fn cases() -> Vec<Case> {
     row_lengths(&mut cases);
     large(&mut cases);
     reductions::cases(&mut cases);
+    spatial::cases(&mut cases);
+    products::cases(&mut cases);
     dtypes::cases(&mut cases);
+    elementwise::cases(&mut cases);
+    movement::cases(&mut cases);
     cases
 }
 
@@ -84,7 +93,7 @@ fn rope(cases: &mut Vec<Case>) {
     let positions = packed(DType::I32, [5, 1, 1, 1]);
     for mode in [RopeMode::Normal, RopeMode::Neox] {
         for n_dims in [2, 6, 10] {
-            let op = Op::Rope { mode, n_dims, base: 10_000.0, freq_scale: 1.0 };
+            let op = Op::rope(mode, n_dims, 10_000.0, 1.0);
             for dtype in [DType::F32, DType::F16] {
                 for layout in Layout::ALL {
                     let x = operand(dtype, [10, 3, 5, 2], layout);
@@ -100,7 +109,7 @@ fn rope(cases: &mut Vec<Case>) {
             }
         }
     }
-    let long = Op::Rope { mode: RopeMode::Neox, n_dims: 0, base: 1e6, freq_scale: 0.25 };
+    let long = Op::rope(RopeMode::Neox, 0, 1e6, 0.25);
     cases.push(Case::new(long, vec![packed(DType::F32, [600, 2, 5, 1]), positions]));
 }
 
@@ -138,7 +147,7 @@ fn large(cases: &mut Vec<Case>) {
     cases.push(Case::new(Op::Cpy {}, vec![x, packed(DType::F16, [900, 100, 1, 1])]));
     cases.push(Case::new(Op::Repeat { shape: Shape([1000, 90, 2, 1]) }, vec![packed(DType::F32, [10, 9, 2, 1])]));
     let positions = packed(DType::I32, [100, 1, 1, 1]);
-    let rope = Op::Rope { mode: RopeMode::Neox, n_dims: 0, base: 10_000.0, freq_scale: 1.0 };
+    let rope = Op::rope(RopeMode::Neox, 0, 10_000.0, 1.0);
     cases.push(Case::new(rope, vec![packed(DType::F32, [64, 9, 100, 1]), positions]));
     for weights in [DType::F32, DType::F16, DType::Q4_1, DType::Q8_0] {
         for n in [1, 6, 70] {

@@ -169,6 +169,11 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
     fn decode_f16(self, bytes: &[u8], out: &mut [f32]) {
         assert!(bytes.len() >= out.len() * 2);
         let k = out.len();

@@ -1,0 +1,96 @@
+//! Products with chosen planes of weights.
+
+use entensor_components::{BackendError, DType};
+
+use super::{Builder, Work, nodes::cost};
+use crate::{
+    kernels::{Gather, Gathered, Grid, Kernel, MulMat, Route, Tiling, max_groups, table_len},
+    place::{Place, Region},
+    simd::{GROUP, group_bytes},
+};
+
+/// What lies in [`Work::Routes`] and [`Work::Gathered`]: products in a row with the same ids, or the same activations too, share
+/// them.
+#[derive(Default)]
+pub(super) struct RoutesInWork {
+    /// Whose ids, and for how many planes.
+    table: Option<(Place, usize)>,
+    /// Whose rows in that order, and whether they are rounded.
+    gathered: Option<(Place, bool)>,
+}
+
+impl RoutesInWork {
+    /// Bytes are written that something may have been made of.
+    pub(super) fn forget(&mut self, write: &Region) {
+        if self.table.is_some_and(|(ids, _)| ids.region().overlaps(write)) {
+            *self = Self::default();
+        }
+        if self.gathered.is_some_and(|(x, _)| x.region().overlaps(write)) {
+            self.gathered = None;
+        }
+    }
+}
+
+impl Builder {
+    pub(super) fn mul_mat_id(&mut self, experts: Place, x: Place, ids: Place, out: Place) -> Result<(), BackendError> {
+        let planes = experts.shape[2];
+        self.check_ids(ids, planes);
+        if out.is_empty() {
+            return Ok(());
+        }
+        let rows = ids.elements();
+        let groups = max_groups(rows, planes);
+        // Tables hold 32 bits; nobody has memory for more rows than that.
+        let fits = |n: Option<usize>| n.is_some_and(|n| u32::try_from(n).is_ok());
+        if !fits(rows.checked_add(planes)) || !fits(groups.checked_mul(GROUP + 1).and_then(|n| n.checked_add(planes))) {
+            return Err(BackendError::OutOfMemory { size_bytes: u64::MAX });
+        }
+        let table = self.work(Work::Routes, DType::I32, [table_len(groups, planes), 1, 1, 1])?;
+        if self.routes.table != Some((ids, planes)) {
+            let kernel = Kernel::Route(Route { ids, planes, groups, table });
+            self.push(kernel, 1, &[ids], Some(&table), table.elements().saturating_mul(cost::CONVERT));
+            self.routes = RoutesInWork { table: Some((ids, planes)), gathered: None };
+        }
+        let gathered = self.gathered(x, ids.shape[0], table, groups, experts.dtype.is_block())?;
+        let k = x.shape[0];
+        let weights = self.packed_weights(experts)?;
+        let row_bytes = weights.row_units() * weights.unit_bytes();
+        let tiling = Tiling::routed(k, row_bytes, &out, rows, groups);
+        let used = rows.min(planes).saturating_mul(weights.shape[1]).saturating_mul(row_bytes);
+        let cost = used.max(out.elements().saturating_mul(k) / 2);
+        let routes = Some((table, groups));
+        let kernel = Kernel::MulMat(MulMat { weights, x: gathered, out, k, group: [1; 2], tiling, routes });
+        // Elements of one product are written in no set order, and a packed result shares none.
+        self.push(kernel, tiling.chunks(), &[weights, gathered, table], Some(&out), cost);
+        Ok(())
+    }
+
+    /// Activations in the order of the routes, as the products want them.
+    fn gathered(
+        &mut self,
+        x: Place,
+        slots: usize,
+        table: Place,
+        groups: usize,
+        rounded: bool,
+    ) -> Result<Place, BackendError> {
+        let k = x.shape[0];
+        if k > isize::MAX as usize / 64 {
+            return Err(BackendError::OutOfMemory { size_bytes: u64::MAX });
+        }
+        let (kind, shape) = if rounded {
+            (Gathered::Rounded, [group_bytes(k) / 4, groups, 1, 1])
+        } else {
+            (Gathered::Plain, [k, groups * GROUP, 1, 1])
+        };
+        let out = self.work(Work::Gathered, DType::F32, shape)?;
+        if self.routes.gathered != Some((x, rounded)) {
+            let grid = Grid::rows(groups, k, k.saturating_mul(GROUP * cost::CONVERT));
+            let kernel = Kernel::Gather(Gather { x, slots, table, groups, kind, out, grid });
+            let cost = k.saturating_mul(groups * GROUP).saturating_mul(cost::CONVERT);
+            self.push(kernel, grid.chunks(), &[x, table], Some(&out), cost);
+            self.routes.gathered = Some((x, rounded));
+        }
+        Ok(out)
+    }
+}

@@ -3,7 +3,8 @@
 Trains small vocabularies on the text below, with `tokenizers` (byte-level BPE after the published expressions of four models)
 and `sentencepiece` (BPE and unigram with the options that matter), and writes them with the ids and the decoded texts.
 
-Packages: tokenizers 0.23.3, sentencepiece 0.2.3, Python 3.11. Run it in the root of the repository:
+Packages: tokenizers 0.23.3, sentencepiece 0.2.3 (others round sums of scores in other ways, which decides ties), protobuf,
+Python 3.11. Run it in the root of the repository:
 
     python snapshots/scripts/record_tokenizers.py
 
@@ -97,6 +98,19 @@ def case(ids, decoded, text):
     return ids if decoded == text else [ids, decoded]
 
 
+def long_text(texts):
+    """All texts many times over."""
+    return "".join(texts) * 24
+
+
+def digest(ids):
+    """How many ids, and a hash of them."""
+    value = 0
+    for i in ids:
+        value = (value * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF) ^ i
+    return [len(ids), f"{value:016x}"]
+
+
 def byte_level(pre, texts):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]()
@@ -133,6 +147,7 @@ def byte_level(pre, texts):
         "token_type": [kinds.get(token, NORMAL) for token in tokens],
         "merges": [" ".join(merge) for merge in merges],
         "cases": [case(ids, decode(ids), text) for ids, text in zip(plain, texts)],
+        "long": digest(encode(long_text(texts), False)),
         "special": {str(i): ids for i, ids in enumerate(special) if ids != plain[i]},
     }
 
@@ -170,6 +185,7 @@ def sentence_piece(name, texts, rules=None, keep=None, **options):
         "token_type": [model.pieces[i].type for i in range(size)],
         "scores": [processor.get_score(i) for i in range(size)],
         "charsmap": spec.precompiled_charsmap.hex(),
+        "long": digest(processor.encode(long_text(texts))),
         "cases": [case(ids := processor.encode(text), processor.decode(ids), text) for text in texts],
     }
 

@@ -223,11 +223,12 @@ pub fn run_case(backend: &dyn Backend, case: &Case) -> Result<Vec<u8>, BackendEr
 /// result before the run), and gives the result's elements alone.
 ///
 /// # Errors
-/// What the backend reports.
+/// What the backend reports, of the run as well.
 pub fn run_case_padded(backend: &dyn Backend, case: &Case, padding: u8) -> Result<Vec<u8>, BackendError> {
     let image = Image::padded(case, padding);
     let bytes = match image.run(backend, case)? {
-        Outcome::Done(bytes) | Outcome::Failed(bytes, _) => bytes,
+        Outcome::Done(bytes) => bytes,
+        Outcome::Failed(_, error) => return Err(error),
     };
     let ranges = crate::image::unit_ranges(&image.output);
     Ok(ranges.into_iter().flat_map(|range| bytes[range].iter().copied()).collect())

@@ -1,8 +1,9 @@
 //! Merging the symbols of a piece of text: the neighbours of the lowest rank first, the leftmost of equals.
 //!
 //! Symbols are consecutive ranges of the piece in a linked list, candidate pairs sit in a heap, so that a piece of `n`
-//! symbols costs `O(n log n)` also where it is one long word. Pairs whose symbols were merged away meanwhile stay in the
-//! heap and are recognised when they come up. Which pairs merge, and into what, is the caller's rule.
+//! symbols costs `O(n log n)` also where it is one long word; the few candidates of a short piece are faster to look through.
+//! Pairs whose symbols were merged away meanwhile stay among them and are recognised when they come up. Which pairs merge,
+//! and into what, is the caller's rule.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -13,6 +14,9 @@ pub(super) const NO_TOKEN: u32 = u32::MAX;
 
 /// The end of the linked list.
 const END: u32 = u32::MAX;
+
+/// Up to so many symbols, candidates are looked through.
+const FEW_SYMBOLS: usize = 24;
 
 /// What a rule makes of a pair: the lowest ranks are merged first.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +78,10 @@ impl Eq for Candidate {}
 #[derive(Clone, Debug, Default)]
 pub(super) struct Merging {
     symbols: Vec<Symbol>,
-    candidates: BinaryHeap<Candidate>,
+    /// Candidates of a piece of few symbols.
+    few: Vec<Candidate>,
+    /// Candidates of a longer one.
+    many: BinaryHeap<Candidate>,
     end: u32,
 }
 
@@ -82,7 +89,8 @@ impl Merging {
     /// Begins a piece: tokens and lengths of its symbols, none of them empty, fewer than `u32::MAX` bytes in all.
     pub(super) fn start(&mut self, symbols: impl Iterator<Item = (u32, u32)>) {
         self.symbols.clear();
-        self.candidates.clear();
+        self.few.clear();
+        self.many.clear();
         self.end = 0;
         for ((id, length), i) in symbols.zip(0u32..) {
             self.symbols.push(Symbol { id, start: self.end, previous: i.wrapping_sub(1), next: i + 1 });
@@ -98,9 +106,21 @@ impl Merging {
         for left in 0..self.symbols.len() as u32 {
             self.add_candidate(left, &mut rule);
         }
-        while let Some(candidate) = self.candidates.pop() {
+        while let Some(candidate) = self.next_candidate() {
             self.merge(candidate, &mut rule);
         }
+    }
+
+    fn next_candidate(&mut self) -> Option<Candidate> {
+        if self.symbols.len() > FEW_SYMBOLS {
+            return self.many.pop();
+        }
+        let mut best = 0;
+        let mut order = self.few.first()?.order;
+        for (i, candidate) in self.few.iter().enumerate() {
+            (best, order) = if candidate.order < order { (i, candidate.order) } else { (best, order) };
+        }
+        Some(self.few.swap_remove(best))
     }
 
     /// The symbols that are left: their tokens and ranges.
@@ -130,7 +150,8 @@ impl Merging {
         };
         if let Some(Merge { rank, merged }) = rule(pair) {
             let order = u64::from(rank) << 32 | u64::from(left);
-            self.candidates.push(Candidate { order, merged, length: end - first.start });
+            let candidate = Candidate { order, merged, length: end - first.start };
+            if self.symbols.len() > FEW_SYMBOLS { self.many.push(candidate) } else { self.few.push(candidate) }
         }
     }
 
@@ -163,6 +184,9 @@ mod tests {
 
     use super::*;
 
+    /// Symbols on both sides of [`FEW_SYMBOLS`].
+    const MOST_SYMBOLS: usize = 2 * FEW_SYMBOLS;
+
     type Merges = HashMap<(u32, u32), Merge>;
 
     /// Scans for the best pair after every merge.
@@ -181,9 +205,9 @@ mod tests {
     proptest! {
         /// Merges of arbitrary tokens into arbitrary tokens, of one rank too, such as no real vocabulary has.
         #[test]
-        fn heap_and_scan_agree(
+        fn merging_agrees_with_a_scan(
             pairs in prop::collection::vec((0..6u32, 0..6u32, 0..8u32), 0..20),
-            symbols in prop::collection::vec((prop_oneof![9 => 0..4u32, 1 => Just(NO_TOKEN)], 1..4u32), 0..40),
+            symbols in prop::collection::vec((prop_oneof![9 => 0..4u32, 1 => Just(NO_TOKEN)], 1..4u32), 0..MOST_SYMBOLS),
         ) {
             let mut merges = Merges::default();
             for (i, (left, right, rank)) in pairs.into_iter().enumerate() {

@@ -36,6 +36,7 @@ mod byte_level;
 mod decode;
 mod error;
 mod merging;
+mod model;
 mod sentencepiece;
 mod special;
 mod split;
@@ -44,22 +45,17 @@ mod vocab;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
-use std::ops::Range;
 use std::sync::Arc;
 
 pub use decode::StreamDecoder;
 pub use error::TokenizerError;
 pub use vocab::TokenKind;
 
-use crate::gguf::{Metadata, excerpt};
-use bpe::ByteLevel;
-use decode::{Decoding, LeadingSpace};
+use crate::gguf::Metadata;
+use decode::Decoding;
 use merging::Merging;
-use sentencepiece::SentencePiece;
-use special::SpecialFinder;
-use split::Split;
-use vocab::{Defaults, Spelling, Vocab};
+use model::Inner;
+use vocab::Vocab;
 
 /// The values of `tokenizer.ggml.model` that are implemented.
 pub const SUPPORTED_MODELS: &[&str] = &["gpt2", "llama", "t5"];
@@ -144,70 +140,6 @@ pub struct EncodeScratch {
     sentencepiece: sentencepiece::Scratch,
 }
 
-/// How text becomes tokens.
-#[derive(Debug)]
-enum Model {
-    ByteLevel(ByteLevel),
-    SentencePiece(SentencePiece),
-}
-
-#[derive(Debug)]
-struct Inner {
-    vocab: Vocab,
-    model: Model,
-    decoding: Decoding,
-    /// Finds user-defined tokens in text.
-    user_defined: Option<SpecialFinder>,
-    /// Finds user-defined, control and unknown tokens in text.
-    special: Option<SpecialFinder>,
-}
-
-impl Inner {
-    fn read(metadata: &Metadata) -> Result<Self, TokenizerError> {
-        let name = metadata.get_str(keys::MODEL)?;
-        let (vocab, model, decoding) = match name {
-            "gpt2" => {
-                let pre = metadata.get_str(keys::PRE)?;
-                let split =
-                    Split::named(pre).ok_or_else(|| TokenizerError::UnsupportedPreTokenizer { found: excerpt(pre) })?;
-                let defaults = Defaults { add_bos: split == Split::Llama3, add_eos: false };
-                let vocab = Vocab::read(metadata, Spelling::ByteLevel, defaults)?;
-                let model = ByteLevel::read(metadata, split, &vocab)?;
-                let decoding = Decoding { leading_space: LeadingSpace::Keep, replaces_bytes: false };
-                (vocab, Model::ByteLevel(model), decoding)
-            }
-            "llama" | "t5" => {
-                let kind = if name == "t5" { sentencepiece::Kind::Unigram } else { sentencepiece::Kind::Bpe };
-                let defaults = Defaults { add_bos: name == "llama", add_eos: name == "t5" };
-                let vocab = Vocab::read(metadata, Spelling::SentencePiece, defaults)?;
-                let model = SentencePiece::read(metadata, kind, &vocab)?;
-                let decoding = Decoding { leading_space: model.leading_space(), replaces_bytes: true };
-                (vocab, Model::SentencePiece(model), decoding)
-            }
-            _ => return Err(TokenizerError::UnsupportedModel { found: excerpt(name) }),
-        };
-        let finder = |wanted: fn(TokenKind) -> bool| {
-            let tokens = vocab.iter().filter(|&(.., kind)| wanted(kind));
-            SpecialFinder::new(tokens.map(|(id, text, _)| (id, Cow::from(text))))
-        };
-        Ok(Self {
-            user_defined: finder(|kind| kind == TokenKind::UserDefined)?,
-            special: finder(|kind| kind == TokenKind::UserDefined || kind.is_control())?,
-            vocab,
-            model,
-            decoding,
-        })
-    }
-}
-
-/// A part of a text on its way to tokens.
-enum Part {
-    /// To be encoded: where it is.
-    Text(Range<usize>),
-    /// A special token.
-    Token(u32),
-}
-
 /// A tokenizer. See the [module](self).
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
@@ -260,30 +192,7 @@ impl Tokenizer {
         scratch: &mut EncodeScratch,
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
-        let EncodeScratch { merging, sentencepiece } = scratch;
-        match &self.inner.model {
-            Model::ByteLevel(model) => {
-                self.check_text(model, text, parse_special)?;
-                self.for_each_part(text, parse_special, |part| {
-                    match part {
-                        Part::Text(range) => model.encode(self.vocab(), &text[range], merging, out),
-                        Part::Token(id) => out.push(id),
-                    }
-                    Ok(())
-                })
-            }
-            Model::SentencePiece(model) => {
-                let before = out.len();
-                let encoded = self.for_each_part(text, parse_special, |part| match part {
-                    Part::Text(range) => model.encode(self.vocab(), &text[range], merging, sentencepiece, out),
-                    Part::Token(id) => {
-                        out.push(id);
-                        Ok(())
-                    }
-                });
-                encoded.inspect_err(|_| out.truncate(before))
-            }
-        }
+        self.inner.encode(text, parse_special, self.missing, scratch, out)
     }
 
     /// The text of these tokens without control tokens. Bytes that are no UTF-8 become replacement characters.
@@ -401,46 +310,5 @@ impl Tokenizer {
 
     fn decoding(&self) -> Decoding {
         self.inner.decoding
-    }
-
-    /// Calls `f` for every special token in `text` that is to be found and for what is between them.
-    fn for_each_part(
-        &self,
-        text: &str,
-        parse_special: bool,
-        mut f: impl FnMut(Part) -> Result<(), TokenizerError>,
-    ) -> Result<(), TokenizerError> {
-        let Inner { special, user_defined, model, .. } = &*self.inner;
-        let finder = if parse_special { special } else { user_defined };
-        let mut start = 0;
-        for (id, range) in finder.iter().flat_map(|finder| finder.find_iter(text)) {
-            // SentencePiece finds user-defined tokens itself, once the text is normalized.
-            if matches!(model, Model::SentencePiece(_)) && self.token_kind(id) == Some(TokenKind::UserDefined) {
-                continue;
-            }
-            f(Part::Text(start..range.start))?;
-            f(Part::Token(id))?;
-            start = range.end;
-        }
-        f(Part::Text(start..text.len()))
-    }
-
-    /// Checks what byte-level encoding could fail at, so that it never stops half-way.
-    fn check_text(&self, model: &ByteLevel, text: &str, parse_special: bool) -> Result<(), TokenizerError> {
-        // Positions of symbols are 32 bits wide, and the largest marks the end.
-        if text.len() >= u32::MAX as usize {
-            return Err(TokenizerError::TextTooLong { length_bytes: text.len(), limit: u32::MAX - 1 });
-        }
-        // Nearly always there is nothing to find, and no need to look where the special tokens are.
-        if self.missing == MissingBytes::Skip || model.missing_byte(text).is_none() {
-            return Ok(());
-        }
-        self.for_each_part(text, parse_special, |part| match part {
-            Part::Token(_) => Ok(()),
-            Part::Text(range) => match model.missing_byte(&text[range.clone()]) {
-                Some((at, byte)) => Err(TokenizerError::MissingByte { byte, offset_bytes: range.start + at }),
-                None => Ok(()),
-            },
-        })
     }
 }

@@ -6,6 +6,7 @@
 mod bpe;
 mod charsmap;
 mod normalize;
+mod trie;
 mod unigram;
 
 #[cfg(test)]
@@ -86,7 +87,7 @@ impl SentencePiece {
             normalizer: Normalizer::read(metadata)?,
             algorithm: match kind {
                 Kind::Bpe => Algorithm::Bpe(Bpe::new(vocab, &scores)),
-                Kind::Unigram => Algorithm::Unigram(Unigram::new(vocab, &scores)?),
+                Kind::Unigram => Algorithm::Unigram(Unigram::new(vocab, scores)),
             },
             unknown,
             user_defined: SpecialFinder::new(user_defined.map(|(id, text, _)| (id, with_marks(text))))?,

@@ -105,6 +105,20 @@ fn better_scores_are_merged_first() {
 }
 
 #[test]
+fn sums_of_scores_stay_exact_in_long_texts() {
+    let mut fixture = Fixture::new("t5", true);
+    for (text, score) in [("x", -1000.0), ("uv", -4.99), ("w", -5.0), ("u", -5.0), ("vw", -5.0)] {
+        fixture.push(text, 1, score);
+    }
+    let tokenizer = fixture.build().expect("valid");
+    // Before the last word the sum is ten million, whose neighbours in single precision are one apart.
+    for count in [0, 1, 99, 100, 101, 10_000] {
+        let spelled = spell(&tokenizer, &format!("{}uvw", "x".repeat(count)), false);
+        assert_eq!(spelled[count + 1..], ["uv", "w", "</s>"], "{count}");
+    }
+}
+
+#[test]
 fn text_without_tokens_becomes_bytes_or_unknown() {
     assert_eq!(spell(&llama(), "aü\n", false), ["<s>", "▁a", "<0xC3>", "<0xBC>", "<0x0A>"]);
     for model in ["llama", "t5"] {
@@ -138,14 +152,20 @@ fn control_tokens_are_found_on_request_and_spaces_put_after_them() {
 
 #[test]
 fn user_defined_tokens_may_be_spelled_with_spaces() {
-    for spelling in ["  ", "▁▁"] {
-        let mut fixture = Fixture::new("llama", true).with(keys::ADD_SPACE_PREFIX, false);
+    for (spelling, model) in [("  ", "llama"), ("▁▁", "llama"), ("  ", "t5"), ("▁▁", "t5")] {
+        let fixture = Fixture::new(model, true).with(keys::ADD_SPACE_PREFIX, false);
+        let mut fixture = fixture.with(keys::ADD_BOS, false).with(keys::ADD_EOS, false);
         fixture.push(spelling, 4, 0.0);
         let tokenizer = fixture.build().expect("valid");
-        assert_eq!(spell(&tokenizer, "a   a", false), ["<s>", "a", spelling, "▁a"]);
+        assert_eq!(spell(&tokenizer, "a   a", false), ["a", spelling, "▁a"], "{model}");
         let ids = tokenizer.encode("   a", false).expect("encodable");
-        assert_eq!(tokenizer.decode(&ids).expect("known ids"), "   a");
+        assert_eq!(tokenizer.decode(&ids).expect("known ids"), "   a", "{model}");
     }
+    // Spelled in both ways, the first token counts.
+    let mut fixture = Fixture::new("t5", true).with(keys::ADD_SPACE_PREFIX, false).with(keys::ADD_EOS, false);
+    fixture.push("▁▁", 1, -1.0);
+    fixture.push("  ", 4, 0.0);
+    assert_eq!(spell(&fixture.build().expect("valid"), "a  ", false), ["a", "▁▁"]);
 }
 
 #[test]

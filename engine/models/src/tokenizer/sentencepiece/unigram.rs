@@ -1,25 +1,28 @@
 //! The tokens with the best sum of scores, found in one pass from left to right (Viterbi).
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
-
-use super::super::error::TokenizerError;
 use super::super::merging::NO_TOKEN;
 use super::super::vocab::{TokenKind, Vocab};
-use super::{Output, is_text};
+use super::trie::Trie;
+use super::{Output, is_text, with_marks};
 
 /// How much worse than the worst token an unknown character is.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
+/// Sums below this are brought back to zero, so that single precision is enough for texts of any length.
+const LOWEST_SUM: f32 = -100_000.0;
+
 /// The tokens and their scores.
+///
+/// Sums are kept in single precision and rounded as in the library: which of two cuts of one sum is taken hangs on that.
 #[derive(Debug)]
 pub(super) struct Unigram {
-    /// Finds every token at every place.
-    automaton: AhoCorasick,
-    /// By number of the pattern: the token and its score. Sums are kept in single precision, as the library does: which of
-    /// two cuts of one sum is taken hangs on how they are rounded.
-    tokens: Vec<(u32, f32)>,
+    trie: Trie,
+    longest_bytes: usize,
+    /// By token.
+    scores: Vec<f32>,
     unknown_score: f32,
 }
 
@@ -41,24 +44,26 @@ pub(super) struct Scratch {
 }
 
 impl Unigram {
-    pub(super) fn new(vocab: &Vocab, scores: &[f32]) -> Result<Self, TokenizerError> {
-        let score_of = |id: u32| scores.get(id as usize).copied().unwrap_or_default();
-        let normal = vocab.iter().filter(|&(.., kind)| kind == TokenKind::Normal);
-        let worst = normal.map(|(id, ..)| score_of(id)).reduce(f32::min).unwrap_or(0.0);
-        let texts =
-            vocab.iter().filter(|&(_, text, kind)| is_text(kind) && kind != TokenKind::Unused && !text.is_empty());
-        let score = |id: u32, text: &str, kind| match kind {
-            // Better than logarithms of probabilities, and so taken where it stands, the longer the rather.
-            TokenKind::UserDefined => ((text.len() - 1) as f64 * 0.1) as f32,
-            _ => score_of(id),
-        };
-        let tokens = texts.clone().map(|(id, text, kind)| (id, score(id, text, kind))).collect();
-        let automaton = AhoCorasick::builder()
-            .match_kind(MatchKind::Standard)
-            // Its size is in proportion to the texts.
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(texts.map(|(_, text, _)| text))?;
-        Ok(Self { automaton, tokens, unknown_score: worst - UNKNOWN_PENALTY })
+    pub(super) fn new(vocab: &Vocab, mut scores: Vec<f32>) -> Self {
+        let normal = (0u32..).zip(&scores).filter(|&(id, _)| vocab.kind(id) == Some(TokenKind::Normal));
+        let worst = normal.map(|(_, &score)| score).reduce(f32::min).unwrap_or(0.0);
+        for ((_, text, kind), score) in vocab.iter().zip(&mut scores) {
+            if kind == TokenKind::UserDefined {
+                // Better than logarithms of probabilities, and so taken where it stands, the longer the rather.
+                *score = (text.len().saturating_sub(1) as f64 * 0.1) as f32;
+            }
+        }
+        let is_used = |text: &str, kind| is_text(kind) && kind != TokenKind::Unused && !text.is_empty();
+        let tokens = vocab.iter().filter(|&(_, text, kind)| is_used(text, kind));
+        let tokens: Vec<(u32, Cow<'_, str>)> = tokens
+            .map(|(id, text, kind)| (id, if kind == TokenKind::UserDefined { with_marks(text) } else { text.into() }))
+            .collect();
+        Self {
+            trie: Trie::new(&tokens),
+            longest_bytes: tokens.iter().map(|(_, text)| text.len()).max().unwrap_or(0),
+            scores,
+            unknown_score: worst - UNKNOWN_PENALTY,
+        }
     }
 
     /// The tokens of a normalized text.
@@ -80,28 +85,28 @@ impl Unigram {
         nodes.clear();
         nodes.resize(text.len() + 1, None);
         nodes[0] = Some(Node { score: 0.0, start: 0, id: NO_TOKEN });
-        let mut matches = self.automaton.find_overlapping_iter(text).peekable();
         for (start, char) in text.char_indices() {
-            let end = start + char.len_utf8();
-            let mut best: Option<Node> = None;
+            // Every character can be unknown, so that every place is reached.
+            let Some(Node { score: mut before, .. }) = nodes[start] else { continue };
+            if before < LOWEST_SUM {
+                let last = text.len().min(start + self.longest_bytes);
+                nodes[start + 1..=last].iter_mut().flatten().for_each(|node| node.score -= before);
+                before = 0.0;
+            }
+            let mut reach = |end: usize, id: u32, score: f32| {
+                let score = score + before;
+                if nodes[end].is_none_or(|best| score > best.score) {
+                    nodes[end] = Some(Node { score, start: start as u32, id });
+                }
+            };
             let mut is_token = false;
-            // All that end here, the longest first.
-            while let Some(found) = matches.next_if(|found| found.end() <= end) {
-                is_token |= found.start() == start;
-                let (id, token_score) = self.tokens[found.pattern().as_usize()];
-                let Some(before) = nodes[found.start()] else { continue };
-                let score = token_score + before.score;
-                if best.is_none_or(|best| score > best.score) {
-                    best = Some(Node { score, start: found.start() as u32, id });
-                }
+            for (length, id) in self.trie.prefixes(&text[start..]) {
+                is_token |= length == char.len_utf8();
+                reach(start + length, id, self.scores[id as usize]);
             }
-            if !is_token && let Some(before) = nodes[start] {
-                let score = self.unknown_score + before.score;
-                if best.is_none_or(|best| score > best.score) {
-                    best = Some(Node { score, start: start as u32, id: NO_TOKEN });
-                }
+            if !is_token {
+                reach(start + char.len_utf8(), NO_TOKEN, self.unknown_score);
             }
-            nodes[end] = best;
         }
     }
 }

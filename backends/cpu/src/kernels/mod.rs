@@ -126,11 +126,26 @@ impl Kernel {
             Self::TimestepEmbedding(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::RopeTable(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Rope(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::PackKernel(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Conv(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Depthwise(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Im2col(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Pool(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::PackKernel(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases, chunk),
+            ),
+            Self::Conv(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases, chunk),
+            ),
+            Self::Depthwise(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases, chunk),
+            ),
+            Self::Im2col(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases, chunk),
+            ),
+            Self::Pool(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases, chunk),
+            ),
             Self::AddId(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Route(kernel) => kernel.run(bases),
             Self::Gather(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
@@ -173,7 +188,7 @@ impl Grid {
 
     /// Rows that may be cut, of `cost` an element. Pieces are whole tiles.
     pub(crate) fn pieces(rows: usize, width: usize, cost: usize) -> Self {
-        let piece = (CHUNK_COST / cost.max(1)).next_multiple_of(crate::tensor::TILE);
+        let piece = (CHUNK_COST / cost.max(1)).max(1).next_multiple_of(crate::tensor::TILE);
         if width > piece {
             Self { rows, width, rows_per_chunk: 1, piece }
         } else {
@@ -230,7 +245,9 @@ mod tests {
 
     #[test]
     fn grids_cover_every_element_once() {
-        for (rows, width, cost) in [(1, 1, 1), (5, 7, 4), (3, 100_000, 8), (1000, 64, 8), (0, 5, 1), (5, 0, 1)] {
+        for (rows, width, cost) in
+            [(1, 1, 1), (5, 7, 4), (3, 100_000, 8), (1000, 64, 8), (0, 5, 1), (5, 0, 1), (2, 700, 1 << 20)]
+        {
             for grid in [Grid::rows(rows, width, cost * width), Grid::pieces(rows, width, cost), {
                 Grid::pieces(rows, width, cost).serial()
             }] {

@@ -99,11 +99,7 @@ fn kernels_that_do_not_fit_are_refused() {
         assert!(shape_of(&op, &shapes).is_ok(), "{op}");
     }
     assert_refused(&pool_2d([9, 2], [1, 1], [0, 0]), &[[8, 8, 1, 1]], "must fit into the input");
-    assert_refused(
-        &Op::Pool1d { op: PoolOp::Avg, k0: 9, s0: 1, p0: 0 },
-        &[[8, 1, 1, 1]],
-        "must fit into the input",
-    );
+    assert_refused(&Op::Pool1d { op: PoolOp::Avg, k0: 9, s0: 1, p0: 0 }, &[[8, 1, 1, 1]], "must fit into the input");
 }
 
 #[test]
@@ -114,11 +110,7 @@ fn kernels_without_taps_are_refused() {
     assert_refused(&im2col([1, 1], [0, 0], [1, 1], true), &[[0, 3, 5, 7], [9, 9, 5, 1]], "must not be empty");
     assert_refused(&im2col([1, 1], [0, 0], [1, 1], false), &[[0, 5, 7, 1], [9, 5, 1, 1]], "must not be empty");
     assert_refused(&Op::Conv1d { s0: 1, p0: 0, d0: 1 }, &[[0, 5, 7, 1], [9, 5, 1, 1]], "must not be empty");
-    assert_refused(
-        &Op::ConvTranspose1d { s0: 1, p0: 0, d0: 1 },
-        &[[0, 7, 5, 1], [9, 5, 1, 1]],
-        "must not be empty",
-    );
+    assert_refused(&Op::ConvTranspose1d { s0: 1, p0: 0, d0: 1 }, &[[0, 7, 5, 1], [9, 5, 1, 1]], "must not be empty");
     assert_refused(&Op::ConvTranspose2d { stride: 1 }, &[[3, 0, 7, 5], [9, 9, 5, 1]], "must not be empty");
     assert_refused(&pool_2d([2, 0], [1, 1], [0, 0]), &[[8, 8, 1, 1]], "parameter `k1`: must be at least 1");
     assert_refused(&Op::Pool1d { op: PoolOp::Max, k0: 0, s0: 1, p0: 0 }, &[[8, 1, 1, 1]], "parameter `k0`");
@@ -165,11 +157,7 @@ fn empty_batches_and_channels_are_allowed() {
     }
     let transposed = Op::ConvTranspose1d { s0: 1, p0: 0, d0: 1 };
     assert_refused(&transposed, &[[3, 7, 5, 1], [0, 5, 1, 1]], "the input must not be empty");
-    assert_refused(
-        &Op::ConvTranspose2d { stride: 2 },
-        &[[3, 3, 7, 5], [4, 0, 5, 1]],
-        "the input must not be empty",
-    );
+    assert_refused(&Op::ConvTranspose2d { stride: 2 }, &[[3, 3, 7, 5], [4, 0, 5, 1]], "the input must not be empty");
     assert_refused(&pool_2d([2, 2], [1, 1], [1, 1]), &[[8, 0, 1, 1]], "the input must not be empty");
     let pool = Op::Pool1d { op: PoolOp::Max, k0: 2, s0: 1, p0: 1 };
     assert_refused(&pool, &[[0, 3, 1, 1]], "the input must not be empty");
@@ -210,27 +198,17 @@ fn huge_parameters_give_errors_or_tensors_that_exist() {
     };
     let of = |shape: [u64; 4]| TensorDesc { shape: Shape(shape), ..wide };
     let conv = conv_2d([1, 1], [0, 0], [MOST, MOST]);
-    assert!(
-        conv.result(&[of([huge, 1, 1, 1]), of([9, 9, 1, 1])]).expect_err("overflows").to_string().contains("2^63")
-    );
+    assert!(conv.result(&[of([huge, 1, 1, 1]), of([9, 9, 1, 1])]).expect_err("overflows").to_string().contains("2^63"));
     let padded = conv_2d([1, 1], [MOST, 0], [1, 1]);
     let error = padded.result(&[of([1, 1, 1, 1]), of([u64::MAX, 1, 1, 1])]).expect_err("overflows");
     assert!(error.to_string().contains("2^63"), "{error}");
     let spread = Op::ConvTranspose1d { s0: MOST, p0: 0, d0: 1 };
     assert!(
-        spread
-            .result(&[of([1, 1, 1, 1]), of([huge, 1, 1, 1])])
-            .expect_err("overflows")
-            .to_string()
-            .contains("2^63")
+        spread.result(&[of([1, 1, 1, 1]), of([huge, 1, 1, 1])]).expect_err("overflows").to_string().contains("2^63")
     );
     let spread = Op::ConvTranspose2d { stride: MOST };
     assert!(
-        spread
-            .result(&[of([1, 1, 1, 1]), of([1, huge, 1, 1])])
-            .expect_err("overflows")
-            .to_string()
-            .contains("2^63")
+        spread.result(&[of([1, 1, 1, 1]), of([1, huge, 1, 1])]).expect_err("overflows").to_string().contains("2^63")
     );
     let patches = im2col([1, 1], [0, 0], [1, 1], true);
     let operands = [of([1 << 30, 1 << 30, 1 << 30, 1]), of([1 << 30, 1 << 30, 1 << 30, 1])];
@@ -259,4 +237,3 @@ fn flops_saturate() {
     let large = desc([1 << 30, 1 << 30, 1, 1]);
     assert_eq!(conv_flops(&[large, x], &large, 3), u64::MAX);
 }
-

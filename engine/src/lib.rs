@@ -23,8 +23,8 @@ pub use builder::{GraphBuilder, Tensor};
 pub use engine::{ArenaId, BufferId, Engine, GraphId, TensorId};
 pub use entensor_components as components;
 pub use entensor_components::{
-    Backend, BackendError, BackendIndex, Cause, DType, ImportedBytes, Op, RopeMode, Shape, SortOrder, Strides,
-    TensorDesc, Usage,
+    Backend, BackendError, BackendIndex, Cause, DType, ImportedBytes, Op, PoolOp, RopeMode, Shape, SortOrder, Strides,
+    TensorDesc, UpscaleMode, Usage,
 };
 pub use entensor_systems as systems;
 pub use entensor_systems::{

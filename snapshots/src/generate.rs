@@ -4,7 +4,9 @@
 
 use std::fmt::Write as _;
 
-use entensor_components::{DType, MAX_DIMS, OPS, Op, OpKind, PoolOp, RopeMode, Shape, SortOrder, TensorDesc};
+use entensor_components::{
+    DType, MAX_DIMS, OPS, Op, OpKind, PoolOp, RopeMode, Shape, SortOrder, TensorDesc, UpscaleMode,
+};
 
 /// What a case may hold.
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +199,7 @@ impl Generator {
                 continue;
             }
             let descs: Vec<TensorDesc> = operands.iter().map(|&i| self.tensors[i]).collect();
-            let op = self.op(row.kind, descs[0]);
+            let op = self.op(row.kind, descs.first().copied());
             let Ok(result) = op.result(&descs) else { continue };
             // Sizes stay small, or a few repeats and products would fill the machine.
             if result.desc.size_bytes() > 1 << 16 {
@@ -220,10 +222,28 @@ impl Generator {
         }
     }
 
-    fn op(&mut self, kind: OpKind, first: TensorDesc) -> Op {
+    fn op(&mut self, kind: OpKind, first: Option<TensorDesc>) -> Op {
         let random = &mut self.random;
+        let Some(first) = first else {
+            return match kind.default_op() {
+                Op::Arange { start, step, .. } => Op::Arange { start, stop: *random.pick(&[2.0, 4.0, 8.0]), step },
+                op => op,
+            };
+        };
         let dims = first.shape.0;
         match kind.default_op() {
+            Op::Clamp { .. } => Op::Clamp { min: -1.0, max: *random.pick(&[0.0, 0.5]) },
+            Op::Concat { .. } => Op::Concat { dim: *random.pick(&[0, 1, 2]) },
+            Op::Pad { .. } => {
+                Op::Pad { right: [*random.pick(&[0, 2]), 1, 0, 0], left: *random.pick(&[[0; 4], [2, 0, 1, 0]]) }
+            }
+            Op::Roll { .. } => Op::Roll { shifts: [1, *random.pick(&[0, -1]), 0, 0] },
+            Op::Upscale { .. } => {
+                let mode = *random.pick(&[UpscaleMode::Nearest, UpscaleMode::Bilinear]);
+                let ne = Shape([dims[0] * 2, dims[1] + random.below(3), dims[2], dims[3]]);
+                Op::Upscale { ne, mode, align_corners: random.percent(50) }
+            }
+            Op::Cast { .. } => Op::Cast { dtype: *random.pick(&[DType::F32, DType::F16, DType::Q8_0]) },
             Op::Scale { .. } => Op::Scale { by: *random.pick(&[0.5, -2.0, 1.0]) },
             Op::SoftMax { .. } => {
                 Op::SoftMax { scale: *random.pick(&[1.0, 0.25]), max_bias: *random.pick(&[0.0, 0.0, 8.0]) }

@@ -192,6 +192,28 @@ fn report_59_masked_rows_are_zeros_and_the_others_do_not_change() {
     }
 }
 
+/// A sink that no score can be below takes nothing.
+#[test]
+fn sinks_of_minus_infinity_change_no_bit() {
+    let x = noise(WIDTH * ROWS * HEADS);
+    let dims = [WIDTH, ROWS, HEADS].map(|dim| dim as u64);
+    for backend in BACKENDS {
+        let with = |sinks: bool| {
+            run(backend, &dims, &x, |g, x| {
+                // Zeros for the mask, and minus infinity for the sinks, made of `x`.
+                let mask = g.view(x, 0, [WIDTH as u64, ROWS as u64, 1, 1], None)?;
+                let mask = g.scale(mask, 0.0)?;
+                let corner = g.view(x, 0, [HEADS as u64, 1, 1, 1], None)?;
+                let masked = g.diag_mask_inf(corner, 0)?;
+                let last = g.view(masked, 4, [1, 1, 1, 1], None)?;
+                let all = g.repeat(last, [HEADS as u64, 1, 1, 1])?;
+                g.soft_max(x, Some(mask), sinks.then_some(all), 0.5, 0.0)
+            })
+        };
+        assert_eq!(with(true), with(false), "{backend}");
+    }
+}
+
 /// The slopes of the ALiBi paper (8 heads: a half to the powers 1 to 8), what 12 heads have behind those, and sinks.
 #[test]
 fn slopes_and_sinks_are_those_of_the_papers() {

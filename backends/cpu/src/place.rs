@@ -146,6 +146,17 @@ impl Place {
         half
     }
 
+    /// The elements from `start` on, `len` of them, along an axis; whole blocks along axis 0.
+    pub(crate) fn window(&self, axis: usize, start: usize, len: usize) -> Self {
+        let mut window = *self;
+        window.shape[axis] = len;
+        if !window.is_empty() {
+            let units = if axis == 0 { start / self.dtype.block_elements() as usize } else { start };
+            window.offset += units * self.strides[axis];
+        }
+        window
+    }
+
     /// The same bytes as one long row; for packed places.
     pub(crate) fn flat(&self) -> Self {
         let mut flat = *self;
@@ -172,5 +183,17 @@ mod tests {
         assert!(!place([3, 2, 1, 1], [4, 0, 0, 0]).is_injective());
         assert!(!place([3, 2, 1, 1], [8, 4, 0, 0]).is_packed());
         assert_eq!(place([0, 2, 1, 1], [4, 0, 0, 0]).region().end, 8);
+    }
+
+    #[test]
+    fn windows_keep_strides_and_stay_inside() {
+        let rows = place([5, 4, 1, 1], [4, 32, 0, 0]);
+        let right = rows.window(0, 3, 2);
+        assert_eq!((right.shape, right.strides, right.offset), ([2, 4, 1, 1], rows.strides, 8 + 12));
+        let below = rows.window(1, 1, 3);
+        assert_eq!((below.shape, below.offset, below.region().end), ([5, 3, 1, 1], 8 + 32, rows.region().end));
+        assert_eq!(rows.window(1, 4, 0).region().end, 8, "nothing behind the end is nowhere");
+        let blocks = Place { dtype: DType::Q8_0, ..place([96, 2, 1, 1], [34, 102, 0, 0]) };
+        assert_eq!(blocks.window(0, 32, 64).offset, 8 + 34);
     }
 }

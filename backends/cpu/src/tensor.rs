@@ -336,6 +336,25 @@ impl RowMut {
         unsafe { self.0.first.add(index * self.0.step).cast::<i32>().write_unaligned(value.to_le()) };
     }
 
+    /// Writes zeros to elements of a plain dtype, all of which have zero as zero bytes.
+    #[inline(always)]
+    pub(crate) fn fill_zero(self, start: usize, len: usize) {
+        let row = self.0;
+        assert!(start <= row.len && len <= row.len - start && row.dtype.block_elements() == 1);
+        let unit = row.dtype.block_bytes() as usize;
+        // SAFETY: the range was just checked, and the row is ours.
+        unsafe {
+            let to = row.first.add(start * row.step);
+            if row.step == unit {
+                std::ptr::write_bytes(to, 0, len * unit);
+            } else {
+                for i in 0..len {
+                    std::ptr::write_bytes(to.add(i * row.step), 0, unit);
+                }
+            }
+        }
+    }
+
     /// Copies units (elements or blocks) as bytes, without a look at what they mean. Both rows have one dtype.
     #[inline(always)]
     pub(crate) fn copy_units(self, to: usize, from: &Row, start: usize, units: usize) {

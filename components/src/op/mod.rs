@@ -13,7 +13,7 @@ pub use params::{OpParam, ParamError, parse_size};
 pub use row::{BatchRule, Content, OpResult, OpRow, OperandRow, Tolerance, ViewOf};
 pub use samples::{Sample, SampleOperand};
 pub use table::{OPS, Op, OpKind, ParamValue};
-pub use words::{PoolOp, RopeMode, SortOrder};
+pub use words::{PoolOp, RopeMode, SortOrder, UpscaleMode};
 
 use crate::shape::{Shape, ShapeError, TensorDesc};
 

@@ -66,7 +66,11 @@ impl OpParam for f32 {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        text.parse().ok().filter(|v: &Self| v.is_finite())
+        match text {
+            "inf" => Some(Self::INFINITY),
+            "-inf" => Some(Self::NEG_INFINITY),
+            _ => text.parse().ok().filter(|v: &Self| v.is_finite()),
+        }
     }
 
     fn key(&self, key: &mut Vec<u64>) {
@@ -181,6 +185,29 @@ impl OpParam for [u32; MAX_DIMS] {
     }
 }
 
+impl OpParam for [i32; MAX_DIMS] {
+    type Arg = Self;
+    const FORM: &str = "four whole numbers, such as [0,-1,0,0]";
+
+    fn from_arg(arg: Self) -> Self {
+        arg
+    }
+
+    fn text(&self) -> Option<String> {
+        Some(format!("[{},{},{},{}]", self[0], self[1], self[2], self[3]))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let inner = text.strip_prefix('[')?.strip_suffix(']')?;
+        let values: Vec<i32> = inner.split(',').map(|v| v.trim().parse().ok()).collect::<Option<_>>()?;
+        values.try_into().ok()
+    }
+
+    fn key(&self, key: &mut Vec<u64>) {
+        key.extend(self.iter().map(|&v| u64::from(v.cast_unsigned())));
+    }
+}
+
 impl OpParam for Shape {
     type Arg = [u64; MAX_DIMS];
     const FORM: &str = "one to four numbers, such as [64,2]";
@@ -260,4 +287,48 @@ fn parse_list(text: &str) -> Option<Vec<u64>> {
 #[must_use]
 pub fn parse_size(text: &str) -> Option<u64> {
     parse_number(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::UpscaleMode;
+
+    /// Printed text parses to the value, and other texts to none.
+    #[track_caller]
+    fn reads<T: OpParam + PartialEq + std::fmt::Debug>(good: &[(&str, T)], bad: &[&str]) {
+        for (text, value) in good {
+            assert_eq!(T::parse(text).as_ref(), Some(value), "{text}");
+            assert_eq!(value.text().as_deref(), Some(*text));
+        }
+        for text in bad {
+            assert_eq!(T::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_and_values() {
+        reads(&[("true", true), ("false", false)], &["1", "True", "yes", ""]);
+        reads(&[("nearest", UpscaleMode::Nearest), ("bilinear", UpscaleMode::Bilinear)], &["Nearest", "cubic", ""]);
+        reads(
+            &[("[0,-1,7,-2147483648]", [0, -1, 7, i32::MIN])],
+            &["[0,1,2]", "[0,1,2,3,4]", "[0,1,2,2147483648]", "0,1,2,3", "[a,0,0,0]", "[]", "[1K,0,0,0]"],
+        );
+        reads(
+            &[("0.5", 0.5), ("inf", f32::INFINITY), ("-inf", f32::NEG_INFINITY), ("3.4028235e38", f32::MAX)],
+            &["NaN", "nan", "1e39", "infinity", "two", ""],
+        );
+    }
+
+    #[test]
+    fn keys_tell_values_apart() {
+        let key = |value: &dyn Fn(&mut Vec<u64>)| {
+            let mut key = Vec::new();
+            value(&mut key);
+            key
+        };
+        assert_ne!(key(&|k| true.key(k)), key(&|k| false.key(k)));
+        assert_ne!(key(&|k| UpscaleMode::Nearest.key(k)), key(&|k| UpscaleMode::Bilinear.key(k)));
+        assert_ne!(key(&|k| [0, -1, 0, 0].key(k)), key(&|k| [0, 1, 0, 0].key(k)));
+    }
 }

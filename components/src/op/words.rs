@@ -98,3 +98,13 @@ word_param! {
         Avg = "avg",
     }
 }
+
+word_param! {
+    /// How new elements come from old ones where a tensor is stretched.
+    UpscaleMode as "`nearest` or `bilinear`" {
+        /// The element whose cell the new one falls in.
+        Nearest = "nearest",
+        /// The weighted mean of the two by two elements around.
+        Bilinear = "bilinear",
+    }
+}

@@ -1,6 +1,8 @@
 //! A constructor for every row of the op table: operands in ggml's order, then parameters in the table's.
 
-use entensor_components::{DType, MAX_DIMS, Op, OpParam, PoolOp, RopeMode, Shape, SortOrder, Strides, with_ops};
+use entensor_components::{
+    DType, MAX_DIMS, Op, OpParam, PoolOp, RopeMode, Shape, SortOrder, Strides, UpscaleMode, with_ops,
+};
 
 use super::{GraphBuilder, Tensor};
 use crate::error::BuildError;

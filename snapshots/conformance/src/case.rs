@@ -44,6 +44,8 @@ pub enum Fill {
     MaskedNan,
     /// Magnitudes of thousands: softmax must not overflow.
     Large,
+    /// Every number of [`EXTREMES`](crate::EXTREMES); in the first two operands every pair of them.
+    Extremes,
     /// The last id is one too large.
     IdTooLarge,
     /// The first id is negative.

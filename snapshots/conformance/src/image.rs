@@ -14,6 +14,43 @@ pub(super) const POISON: u8 = 0xff;
 /// Bytes of poison around each tensor, at least.
 const GUARD_BYTES: u64 = 64;
 
+/// Numbers at which functions bend, lose digits, overflow or have no value. None is subnormal: devices may take those
+/// for zero.
+pub const EXTREMES: [f32; 32] = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1e-4,
+    -1e-4,
+    2.5,
+    -2.5,
+    3.0,
+    -3.0,
+    5.0,
+    -5.0,
+    20.0,
+    -20.0,
+    80.0,
+    -80.0,
+    200.0,
+    -200.0,
+    40_000.0,
+    -40_000.0,
+    70_000.0,
+    1e-30,
+    -1e-30,
+    1e30,
+    -1e30,
+    f32::MAX,
+    f32::MIN,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    f32::NAN,
+];
+
 /// The bytes of a case before it runs, and where its tensors lie.
 pub(super) struct Image {
     pub(super) bytes: Vec<u8>,
@@ -184,6 +221,11 @@ fn spoil(fill: Fill, index: usize, dtype: DType, values: &mut [f32]) {
         (Fill::Tiny, 0) => values.iter_mut().for_each(|v| *v *= 1e-39),
         (Fill::Offset, 0) => values.iter_mut().for_each(|v| *v += 30_000.0),
         (Fill::AllMasked | Fill::MaskedSinks, 0) | (Fill::MaskedSinks, 2) => values.fill(f32::NEG_INFINITY),
+        (Fill::Extremes, 0) => values.iter_mut().zip(EXTREMES.iter().cycle()).for_each(|(v, &extreme)| *v = extreme),
+        (Fill::Extremes, 1) => {
+            let each = EXTREMES.iter().flat_map(|extreme| [extreme; EXTREMES.len()]);
+            values.iter_mut().zip(each.cycle()).for_each(|(v, &extreme)| *v = extreme);
+        }
         (Fill::MaskedNan, 0) => {
             values.fill(f32::NEG_INFINITY);
             values[middle] = f32::NAN;

@@ -45,6 +45,7 @@ mod support;
 pub use case::{Case, CaseOperand, Fill};
 pub use cases::cases;
 pub use coverage::{Coverage, coverage};
+pub use image::EXTREMES;
 pub use layout::Layout;
 pub use parse::CaseParseError;
 pub use perf::{PerfConfig, PerfError, PerfRow, perf};

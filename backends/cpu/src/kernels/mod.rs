@@ -8,6 +8,7 @@ mod elementwise;
 mod flash;
 mod ids;
 mod matmul;
+mod movement;
 mod norm;
 mod order;
 mod recurrent;
@@ -16,12 +17,14 @@ mod routes;
 mod soft_max;
 mod spatial;
 mod sums;
+mod upscale;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, Map, Unary, Zip};
 pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
 pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
+pub(crate) use movement::{Arange, Pad, Roll, TimestepEmbedding};
 pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};
 pub(crate) use order::{Argmax, Argsort, KEY_WIDTH, TopK, top_k_candidates};
 pub(crate) use recurrent::{Gru, Lstm};
@@ -30,6 +33,7 @@ pub(crate) use routes::{Gather, Gathered, Route, max_groups, table_len};
 pub(crate) use soft_max::{DiagMask, SoftMax};
 pub(crate) use spatial::{Axis, Conv, Depthwise, Im2col, LINES, NARROW, PackKernel, Pool, WIDE};
 pub(crate) use sums::{Cumsum, PARTIAL_WIDTH, SumPartials, SumPieces, SumRows};
+pub(crate) use upscale::{Positions, Upscale};
 
 use crate::{
     simd::{AnyLevel, Level},
@@ -61,6 +65,11 @@ pub(crate) enum Kernel {
     CopyRows(CopyRows),
     CopyLinear(CopyLinear),
     Repeat(Repeat),
+    Pad(Pad),
+    Roll(Roll),
+    Upscale(Upscale),
+    Arange(Arange),
+    TimestepEmbedding(TimestepEmbedding),
     RopeTable(RopeTable),
     Rope(Rope),
     PackKernel(PackKernel),
@@ -110,13 +119,33 @@ impl Kernel {
             Self::CopyRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::CopyLinear(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Repeat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Pad(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Roll(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Upscale(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Arange(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::TimestepEmbedding(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::RopeTable(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Rope(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::PackKernel(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Conv(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Depthwise(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Im2col(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Pool(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::PackKernel(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases, chunk),
+            ),
+            Self::Conv(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases, chunk),
+            ),
+            Self::Depthwise(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases, chunk),
+            ),
+            Self::Im2col(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases, chunk),
+            ),
+            Self::Pool(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases, chunk),
+            ),
             Self::AddId(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
             Self::Route(kernel) => kernel.run(bases),
             Self::Gather(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
@@ -159,7 +188,7 @@ impl Grid {
 
     /// Rows that may be cut, of `cost` an element. Pieces are whole tiles.
     pub(crate) fn pieces(rows: usize, width: usize, cost: usize) -> Self {
-        let piece = (CHUNK_COST / cost.max(1)).next_multiple_of(crate::tensor::TILE);
+        let piece = (CHUNK_COST / cost.max(1)).max(1).next_multiple_of(crate::tensor::TILE);
         if width > piece {
             Self { rows, width, rows_per_chunk: 1, piece }
         } else {
@@ -216,7 +245,9 @@ mod tests {
 
     #[test]
     fn grids_cover_every_element_once() {
-        for (rows, width, cost) in [(1, 1, 1), (5, 7, 4), (3, 100_000, 8), (1000, 64, 8), (0, 5, 1), (5, 0, 1)] {
+        for (rows, width, cost) in
+            [(1, 1, 1), (5, 7, 4), (3, 100_000, 8), (1000, 64, 8), (0, 5, 1), (5, 0, 1), (2, 700, 1 << 20)]
+        {
             for grid in [Grid::rows(rows, width, cost * width), Grid::pieces(rows, width, cost), {
                 Grid::pieces(rows, width, cost).serial()
             }] {

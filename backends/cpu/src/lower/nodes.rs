@@ -44,12 +44,36 @@ impl Builder {
             // `support` refuses them.
             Op::None {} | Op::View { .. } | Op::Reshape { .. } | Op::Permute { .. } | Op::Transpose {} => {}
             Op::Add {} => self.binary(operands, out, cost::MOVE, |a, b| a + b),
+            Op::Sub {} => self.binary(operands, out, cost::MOVE, |a, b| a - b),
             Op::Mul {} => self.binary(operands, out, cost::MOVE, |a, b| a * b),
+            Op::Div {} => self.binary(operands, out, cost::MOVE, |a, b| a / b),
             &Op::Scale { by } => self.unary(operands, out, cost::MOVE, move |x| x * by),
-            Op::Relu {} => self.unary(operands, out, cost::MOVE, |x| if x > 0.0 { x } else { 0.0 }),
+            Op::Sqr {} => self.unary(operands, out, cost::MOVE, |x| x * x),
+            Op::Sqrt {} => self.unary(operands, out, cost::MOVE, f32::sqrt),
+            Op::Log {} => self.unary(operands, out, cost::EXP, math::log),
+            Op::Exp {} => self.unary(operands, out, cost::EXP, math::exp),
+            Op::Neg {} => self.unary(operands, out, cost::MOVE, |x: f32| -x),
+            Op::Abs {} => self.unary(operands, out, cost::MOVE, f32::abs),
+            Op::Sgn {} => self.unary(operands, out, cost::MOVE, math::sgn),
+            Op::Step {} => self.unary(operands, out, cost::MOVE, |x| if x > 0.0 { 1.0 } else { 0.0 }),
+            &Op::Clamp { min, max } => self.unary(operands, out, cost::MOVE, move |x| math::clamp(x, min, max)),
+            Op::Relu {} => self.unary(operands, out, cost::MOVE, math::relu),
+            &Op::LeakyRelu { negative_slope } => {
+                self.unary(operands, out, cost::MOVE, move |x| if x > 0.0 { x } else { negative_slope * x });
+            }
+            Op::Elu {} => self.unary(operands, out, cost::EXP, math::elu),
+            Op::Sigmoid {} => self.unary(operands, out, cost::EXP, math::sigmoid),
+            Op::Tanh {} => self.unary(operands, out, cost::EXP, math::tanh),
             Op::Silu {} => self.unary(operands, out, cost::EXP, math::silu),
+            Op::Gelu {} => self.unary(operands, out, cost::EXP, math::gelu),
+            Op::GeluQuick {} => self.unary(operands, out, cost::EXP, math::gelu_quick),
+            Op::GeluErf {} => self.unary(operands, out, cost::EXP, math::gelu_erf),
+            Op::Hardsigmoid {} => self.unary(operands, out, cost::MOVE, math::hardsigmoid),
+            Op::Hardswish {} => self.unary(operands, out, cost::MOVE, math::hardswish),
             Op::Softplus {} => self.unary(operands, out, cost::EXP, |x: f32| x.max(0.0) + (-x.abs()).exp().ln_1p()),
             Op::Swiglu {} => self.gated(operands, out, cost::EXP, |gate, value| math::silu(gate) * value),
+            Op::Geglu {} => self.gated(operands, out, cost::EXP, |gate, value| math::gelu(gate) * value),
+            Op::Reglu {} => self.gated(operands, out, cost::MOVE, |gate, value| math::relu(gate) * value),
             Op::RmsNorm { eps } => self.rms_norm(*eps, operands[0], out),
             Op::Norm { eps } => self.norm(NormKind::Standard, *eps, operands[0], out),
             Op::GroupNorm { n_groups, eps } => self.group_norm(*n_groups as usize, *eps, operands[0], out),
@@ -94,6 +118,15 @@ impl Builder {
             }
             Op::Pool2d { op, k0, k1, s0, s1, p0, p1 } => {
                 self.pool(*op, [*k0, *k1], Steps::new([*s0, *s1], [*p0, *p1], [1, 1]), operands[0], out);
+            }
+            Op::Concat { dim } => self.concat(*dim as usize, operands[0], operands[1], out),
+            Op::Pad { left, .. } => self.pad(*left, operands[0], out),
+            Op::Roll { shifts } => self.roll(*shifts, operands[0], out),
+            Op::Upscale { mode, align_corners, .. } => self.upscale(*mode, *align_corners, operands[0], out),
+            Op::Cast { .. } => self.copy_rows(operands[0], out),
+            Op::Arange { start, step, .. } => self.arange(*start, *step, out),
+            Op::TimestepEmbedding { max_period, .. } => {
+                return self.timestep_embedding(*max_period, operands[0], out);
             }
         }
         Ok(())

@@ -30,6 +30,11 @@ fn refuse(op: &Op, rule: &'static str, operands: &[TensorDesc]) -> Rule {
     Err(op.row().shape_error(rule, operands))
 }
 
+/// A parameter out of range.
+fn refuse_param(op: &Op, param: &'static str, rule: &'static str) -> Rule {
+    Err(OpError::Param { op: op.row().name, param, rule })
+}
+
 fn repeats(small: u64, large: u64) -> bool {
     if small == 0 { large == 0 } else { large.is_multiple_of(small) }
 }

@@ -1,10 +1,26 @@
 //! Functions of elements.
 
 use super::{SHAPES, Sample, sample};
-use crate::op::Op;
+use crate::op::{Op, OpKind};
 
 pub(crate) fn unary(op: &Op) -> Vec<Sample> {
     SHAPES.iter().map(|&s| sample(op.clone(), &[s])).collect()
+}
+
+pub(crate) fn clamp() -> Vec<Sample> {
+    let mut samples = unary(&Op::Clamp { min: -0.5, max: 1.25 });
+    for (min, max) in [(0.0, 0.0), (f32::MIN, f32::MAX), (f32::NEG_INFINITY, -1.0), (0.1, f32::INFINITY)] {
+        samples.push(sample(Op::Clamp { min, max }, &[[37, 3, 1, 1]]));
+    }
+    samples
+}
+
+pub(crate) fn leaky_relu() -> Vec<Sample> {
+    let mut samples = unary(&OpKind::LeakyRelu.default_op());
+    for negative_slope in [0.0, 1.5, -0.25] {
+        samples.push(sample(Op::LeakyRelu { negative_slope }, &[[37, 3, 1, 1]]));
+    }
+    samples
 }
 
 pub(crate) fn binary(op: &Op) -> Vec<Sample> {

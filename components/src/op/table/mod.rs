@@ -29,7 +29,7 @@ mod declare;
 use crate::{
     dtype::{DType, DTypeSet},
     op::{
-        OpParam, ParamError, PoolOp, RopeMode, SortOrder,
+        OpParam, ParamError, PoolOp, RopeMode, SortOrder, UpscaleMode,
         row::{BatchRule, Content, OpRow, OperandRow, Tolerance},
         rules, samples,
     },

@@ -16,7 +16,7 @@ use crate::name_index::NameIndex;
 #[derive(Debug)]
 pub(super) struct ByteLevel {
     split: Split,
-    byte_tokens: [u32; 256],
+    byte_tokens: Box<[u32; 256]>,
     merges: HashMap<u64, Merge>,
     /// The tokens by the bytes that they stand for, where a piece that is a token is never merged together from its bytes:
     /// such vocabularies have tokens that no merges lead to.
@@ -30,8 +30,8 @@ fn pair_key(left: u32, right: u32) -> u64 {
 
 impl ByteLevel {
     pub(super) fn read(metadata: &Metadata, split: Split, vocab: &Vocab) -> Result<Self, TokenizerError> {
-        let mut byte_tokens = [NO_TOKEN; 256];
-        for (byte, token) in (0..=u8::MAX).zip(&mut byte_tokens) {
+        let mut byte_tokens = Box::new([NO_TOKEN; 256]);
+        for (byte, token) in (0..=u8::MAX).zip(byte_tokens.iter_mut()) {
             let mut buffer = [0; 4];
             let spelling: &str = char_of(byte).encode_utf8(&mut buffer);
             *token = vocab.id(spelling).unwrap_or(NO_TOKEN);

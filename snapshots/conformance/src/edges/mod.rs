@@ -1,6 +1,8 @@
 //! Hand-made cases: what went wrong elsewhere, and sizes at which backends change their ways.
 
 mod dtypes;
+mod elementwise;
+mod movement;
 mod reductions;
 mod spatial;
 
@@ -22,6 +24,8 @@ pub(super) fn cases() -> Vec<Case> {
     spatial::cases(&mut cases);
     products::cases(&mut cases);
     dtypes::cases(&mut cases);
+    elementwise::cases(&mut cases);
+    movement::cases(&mut cases);
     cases
 }
 

@@ -25,6 +25,7 @@ impl Depthwise {
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let (kernel, x, out) = (bases.tensor(&self.kernel), bases.tensor(&self.x), bases.tensor(&self.out));
         let [along, across] = &self.axes;
+        let long = along.taps.saturating_mul(across.taps) > MOST_TERMS;
         let mut tile = [0.0; TILE];
         for piece in self.grid.chunk(chunk) {
             let [oy, channel, n] = self.out.row_at(piece.row);
@@ -50,15 +51,15 @@ impl Depthwise {
                             *near = level.mul_add(weight[0], *x, *near);
                         }
                         terms += 1;
-                        if terms == MOST_TERMS {
+                        if long && terms == MOST_TERMS {
                             widen(&mut near, &mut wide);
                             terms = 0;
                         }
                     }
                 }
-                widen(&mut near, &mut wide);
-                for (near, wide) in near.iter_mut().zip(&wide) {
-                    *near = *wide as f32;
+                if long {
+                    widen(&mut near, &mut wide);
+                    near.iter_mut().zip(&wide).for_each(|(near, wide)| *near = *wide as f32);
                 }
                 out.store(level, start, &near[..len]);
             }

@@ -37,19 +37,27 @@ impl Im2col {
                 let len = (patch - start).min(TILE);
                 // Padding stays zero.
                 let mut patches = [[0.0; TILE]; LINES];
+                let (mut kx, rest) = (start % along.taps, start / along.taps);
+                let (mut ky, mut channel) = (rest % across.taps, rest / across.taps);
                 for element in 0..len {
-                    let (tap, rest) = ((start + element) % along.taps, (start + element) / along.taps);
-                    let Some(iy) = across.input_at(oy, rest % across.taps) else { continue };
-                    let outputs = common(&along.outputs_of(tap), &whole);
-                    let Some(from) = along.input_at(outputs.start, tap) else { continue };
-                    if outputs.is_empty() {
-                        continue;
+                    let outputs = common(&along.outputs_of(kx), &whole);
+                    if let Some(iy) = across.input_at(oy, ky)
+                        && let Some(from) = along.input_at(outputs.start, kx)
+                        && !outputs.is_empty()
+                    {
+                        let mut values = [0.0; LINES];
+                        let values = &mut values[..outputs.len()];
+                        x.row([iy, channel, n]).every(from, along.stride as usize).load(level, 0, values);
+                        for (patch, v) in patches[outputs.start - first..].iter_mut().zip(values) {
+                            patch[element] = *v;
+                        }
                     }
-                    let mut values = [0.0; LINES];
-                    let values = &mut values[..outputs.len()];
-                    x.row([iy, rest / across.taps, n]).every(from, along.stride as usize).load(level, 0, values);
-                    for (patch, v) in patches[outputs.start - first..].iter_mut().zip(values) {
-                        patch[element] = *v;
+                    kx += 1;
+                    if kx == along.taps {
+                        (kx, ky) = (0, ky + 1);
+                    }
+                    if ky == across.taps {
+                        (ky, channel) = (0, channel + 1);
                     }
                 }
                 for (output, patch) in whole.clone().zip(&patches) {

@@ -185,8 +185,8 @@ fn blanks_comments_and_suffixes_are_free() {
     let text = text.expect("all of it is allowed");
     assert_eq!(text.to_string(), "backend cpu max_buffer=4096\ninput x f32 [1024,2]\ny = relu x\nrun x,y\n");
     // ggml's dtypes can be refused before the dtype table has them.
-    let text = GraphText::parse("f", "backend cpu dtypes=all,-q6_K,-f16 ops=mul_mat,add,view").expect("allowed");
-    assert_eq!(text.to_string(), "backend cpu ops=add,mul_mat dtypes=all,-f16,-q6_K\n");
+    let text = GraphText::parse("f", "backend cpu dtypes=all,-q6_K,-iq3_s ops=mul_mat,add,view").expect("allowed");
+    assert_eq!(text.to_string(), "backend cpu ops=add,mul_mat dtypes=all,-iq3_s,-q6_K\n");
 }
 
 /// A fixture with some of its characters replaced, removed or doubled.

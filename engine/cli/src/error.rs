@@ -7,8 +7,8 @@ use entensor::{
     graph_text::{GraphError, GraphTextError},
 };
 use entensor_models::{
-    ModelError, compare::CompareError, gguf::GgufError, quantize::QuantizeError, sampling::SamplingError,
-    tokenizer::TokenizerError,
+    ModelError, chat::ChatError, compare::CompareError, gguf::GgufError, quantize::QuantizeError,
+    sampling::SamplingError, tokenizer::TokenizerError,
 };
 use serde::Serialize;
 
@@ -68,6 +68,7 @@ impl CliError {
                 error,
                 ModelError::Gguf(unreadable!())
                     | ModelError::Quantize(QuantizeError::Gguf(unreadable!()))
+                    | ModelError::Safetensors(SafetensorsError::Open(_))
                     | ModelError::Quantize(
                         QuantizeError::IntegerTarget { .. }
                             | QuantizeError::UnmatchedPattern { .. }
@@ -151,6 +152,18 @@ impl From<GgufError> for CliError {
 
 impl From<QuantizeError> for CliError {
     fn from(error: QuantizeError) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+impl From<SafetensorsError> for CliError {
+    fn from(error: SafetensorsError) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+impl From<ChatError> for CliError {
+    fn from(error: ChatError) -> Self {
         Self::Model(error.into())
     }
 }

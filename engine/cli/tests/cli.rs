@@ -176,6 +176,30 @@ fn inspect_lists_what_the_file_holds() {
 }
 
 #[test]
+fn inspect_lists_safetensors_too() {
+    let files = Files::new();
+    let header = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"BOOL","shape":[5],"data_offsets":[24,29]}}"#;
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.resize(bytes.len() + 29, 0);
+    let file = files.write("small.safetensors", &bytes);
+    let report = entensor("inspect", &file, &["--json"]).json();
+    assert_eq!((report["format"].as_str(), report["tensor_bytes"].as_u64()), (Some("safetensors"), Some(29)));
+    assert_eq!(report["metadata"]["format"].as_str(), Some("pt"));
+    assert_eq!(ids(&report["tensors"][0]["shape"]), [3, 2], "fastest first");
+    assert_eq!(report["tensors"][1]["dtype"].as_str(), Some("BOOL"));
+    let text = entensor("inspect", &file, &[]).ok();
+    assert!(text.contains("[3,2]") && text.contains("F32") && text.contains("2 tensors of 29 B"), "{text}");
+    for length in 0..bytes.len() {
+        if length % 40 == 0 || length + 3 > bytes.len() {
+            let cut = files.write("cut.safetensors", &bytes[..length]);
+            let ran = entensor("inspect", &cut, &[]);
+            assert!(matches!(ran.code, 1 | 2) && ran.stdout.is_empty() && ran.stderr.contains("error: "), "{ran:?}");
+        }
+    }
+}
+
+#[test]
 fn logits_are_those_that_greedy_runs_follow() {
     let files = Files::new();
     let model = files.write("tiny.gguf", Tiny::default().build());

@@ -6,6 +6,7 @@
 //! - [`tokenizer`] turns text into token ids and back, with the vocabulary that a GGUF file carries;
 //! - [`sampling`] picks the next token from a row of logits;
 //! - [`arch`], [`LanguageModel`] and [`Session`] run a model in an engine;
+//! - [`safetensors`] maps a safetensors file for graphs of one's own;
 //! - [`chat`] writes messages as a model expects them;
 //! - [`quantize`] writes a model again with weights of another dtype;
 //! - [`compare`] measures how far two models' expectations are apart.
@@ -20,6 +21,7 @@ pub mod gguf;
 mod model;
 mod name_index;
 pub mod quantize;
+pub mod safetensors;
 pub mod sampling;
 mod session;
 pub mod tokenizer;
@@ -40,6 +42,9 @@ pub enum ModelError {
     /// A sampler's settings or the logits that it was given are unusable.
     #[error(transparent)]
     Sampling(#[from] sampling::SamplingError),
+    /// A safetensors file could not be opened or used.
+    #[error(transparent)]
+    Safetensors(#[from] safetensors::SafetensorsError),
     /// Messages could not be written as the model expects them.
     #[error(transparent)]
     Chat(#[from] chat::ChatError),

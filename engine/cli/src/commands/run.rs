@@ -1,11 +1,15 @@
-//! `entensor run`: a model continues a text.
+//! `entensor run`: a model continues a text, or answers in a chat.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{self, BufRead, IsTerminal, Read, Write},
+    time::{Duration, Instant},
+};
 
 use clap::Args;
 use entensor::{Engine, GraphId};
 use entensor_models::{
     LanguageModel, Session, SessionConfig,
+    chat::{ChatTemplate, Conversation},
     sampling::{Sampler, StopStrings},
     tokenizer::ControlTokens,
 };
@@ -14,7 +18,7 @@ use serde::Serialize;
 use crate::{
     error::CliError,
     figures::{self, Align, PassFigures, PlanFigures, PlanSizes, Table},
-    loading::{ModelArgs, PromptArgs, Weights, context, load},
+    loading::{ModelArgs, Weights, context, load},
     output::{note, print, print_json},
     sampling::SamplingArgs,
 };
@@ -24,21 +28,33 @@ Examples:
   entensor run model.gguf -p \"The capital of France is\" --temp 0
   entensor run model.gguf -p \"Once upon a time\" -n 400 --seed 7
   entensor run model.gguf -p \"Hello\" --backend cpu:threads=2 --json
+  entensor run model.gguf --chat -p \"Why is the sea salt?\" --stop \"\\n\\n\"
+  entensor run model.gguf --chat --system \"You are a pirate.\"
+
+With --chat, the model's own template makes a turn of the prompt; control tokens spelled in it are text then. Without -p, every
+line of standard input is a turn, and what the model has seen is not fed again. With --json, each turn is an object on its own line.
 
 The same command gives the same text: the seed is 0 unless given. Generation stops at a token that ends
 the text, at a --stop text, after -n tokens, or when the context is full. Tokens are picked by repetition penalty, top-k,
 tail-free, top-p, min-p and temperature, in this order. JSON: {\"text\", \"prompt_ids\", \"generated_ids\",
 \"finish_reason\":\"stop|length|context\", \"stop_string\", figures}.";
 
-/// Continue a text with a model; tokens appear as they come, figures follow on standard error
+/// Continue a text with a model, or chat with it; tokens appear as they come, figures follow on standard error
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     model: ModelArgs,
-    #[command(flatten)]
-    prompt: PromptArgs,
-    /// Most tokens to generate
+    /// The text; without --chat, special tokens that are written in it, such as <|im_start|>, are parsed
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "chat")]
+    prompt: Option<String>,
+    /// Answers as the model's chat template asks for it: the text, or one line of standard input after the other
+    #[arg(long)]
+    chat: bool,
+    /// What the model is told about how to behave
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
+    system: Option<String>,
+    /// Most tokens to generate, in each turn
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128, allow_negative_numbers = true)]
     max_tokens: u32,
     #[command(flatten)]
@@ -91,94 +107,176 @@ struct Report<'a> {
     passes: Vec<PassFigures>,
 }
 
+/// Longer lines are no turns of a chat; a limit, so that a device is not read forever.
+const LINE_LIMIT_BYTES: u64 = 16 << 20;
+
+/// A model that generates.
+struct Runner<'a> {
+    args: &'a RunArgs,
+    engine: Engine,
+    model: LanguageModel,
+    session: Session,
+    sampler: Sampler,
+    stops: StopStrings,
+    load_time: Duration,
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     // Settings are checked before a model is loaded for nothing.
-    let mut sampler = args.sampling.sampler()?;
-    let mut stops = args.sampling.stop_strings()?;
-    let prompt = args.prompt.not_empty()?;
+    let sampler = args.sampling.sampler()?;
+    let stops = args.sampling.stop_strings()?;
+    if args.prompt.as_ref().is_some_and(String::is_empty) {
+        return Err(CliError::Usage("the prompt is empty; give some text with -p".into()));
+    }
     let start = Instant::now();
     let mut engine = args.model.backends.computing_engine()?.build()?;
     let model = load(&mut engine, &args.model.model, Weights::Warm)?;
     let load_time = start.elapsed();
-    let prompt_ids = model.tokenizer().encode(prompt, true)?;
+    let chat = if args.chat { Some(conversation(args, &model)?) } else { None };
     let config = SessionConfig { context: context(&model, args.model.ctx), ..SessionConfig::default() };
-    let mut session = Session::new(&mut engine, &model, config)?;
-    let generated = generate(args, &mut engine, &model, &mut session, &mut sampler, &mut stops, &prompt_ids)?;
-    let report = Report {
-        text: &generated.text,
-        prompt_ids: &prompt_ids,
-        generated_ids: &generated.ids,
-        finish_reason: generated.finish_reason,
-        stop_string: generated.stop_string.as_deref(),
-        prompt_tokens_per_s: per_second(prompt_ids.len(), generated.prompt_time),
-        decode_tokens_per_s: per_second(generated.decoded as usize, generated.decode_time),
-        time_to_first_token_ms: generated.first_token.map(|time| time.as_secs_f64() * 1e3),
-        load_ms: load_time.as_secs_f64() * 1e3,
-        sizes: last_plan(&engine),
-        plans: PlanFigures::new(&engine.counters()),
-        passes: figures::pass_figures(&engine.timings()),
+    let session = Session::new(&mut engine, &model, config)?;
+    let mut runner = Runner { args, engine, model, session, sampler, stops, load_time };
+    let last = match (chat, &args.prompt) {
+        (None, prompt) => {
+            let prompt = prompt.as_deref().unwrap_or_default();
+            let ids = runner.model.tokenizer().encode(prompt, true)?;
+            let generated = runner.generate(&ids)?;
+            Some((ids, generated))
+        }
+        (Some(mut chat), Some(prompt)) => Some(runner.turn(&mut chat, prompt)?),
+        (Some(mut chat), None) => runner.turns(&mut chat)?,
     };
-    if args.json {
-        return print_json(&report);
+    if let Some((ids, generated)) = last {
+        if args.json {
+            // Turns that came line by line are printed already.
+            return if args.prompt.is_some() { print_json(&runner.report(&ids, &generated)) } else { Ok(()) };
+        }
+        note(format_args!("\n{}", runner.report(&ids, &generated).figures()));
     }
-    if !generated.text.ends_with('\n') {
-        print("\n")?;
-    }
-    note(format_args!("\n{}", report.figures()));
     Ok(())
 }
 
-fn generate(
-    args: &RunArgs,
-    engine: &mut Engine,
-    model: &LanguageModel,
-    session: &mut Session,
-    sampler: &mut Sampler,
-    stops: &mut StopStrings,
-    prompt_ids: &[u32],
-) -> Result<Generated, CliError> {
-    let start = Instant::now();
-    session.feed(engine, model, prompt_ids)?;
-    sampler.accept(prompt_ids);
-    let mut generated = Generated {
-        text: String::new(),
-        ids: Vec::new(),
-        finish_reason: FinishReason::Length,
-        stop_string: None,
-        prompt_time: start.elapsed(),
-        first_token: None,
-        decode_time: Duration::ZERO,
-        decoded: 0,
-    };
-    let mut stream = model.tokenizer().stream(ControlTokens::Skip);
-    let mut decode_start = Instant::now();
-    for _ in 0..args.max_tokens {
-        if let Some(&last) = generated.ids.last() {
-            if session.remaining() == 0 {
-                generated.finish_reason = FinishReason::Context;
-                break;
+fn conversation(args: &RunArgs, model: &LanguageModel) -> Result<Conversation, CliError> {
+    let template = ChatTemplate::from_metadata(model.file().metadata(), model.tokenizer())?;
+    Ok(Conversation::new(template, model.tokenizer().clone(), args.system.as_deref()))
+}
+
+impl Runner<'_> {
+    /// Lets the user say something, and the model answer: what was fed, and what was generated.
+    fn turn(&mut self, chat: &mut Conversation, text: &str) -> Result<(Vec<u32>, Generated), CliError> {
+        let turn = chat.ask(text)?;
+        self.session.truncate(turn.keep);
+        self.stops.restart();
+        let generated = self.generate(&turn.feed)?;
+        let ends = generated.ids.last().is_some_and(|&id| self.model.tokenizer().is_end(id));
+        let picked = &generated.ids[..generated.ids.len() - usize::from(ends)];
+        chat.answer(&generated.text, picked, generated.decoded as usize);
+        Ok((turn.feed, generated))
+    }
+
+    /// Takes lines of standard input as turns until it ends; gives the last one.
+    fn turns(&mut self, chat: &mut Conversation) -> Result<Option<(Vec<u32>, Generated)>, CliError> {
+        let mut last = None;
+        let asks = io::stdin().is_terminal();
+        loop {
+            if asks {
+                let mut stderr = io::stderr().lock();
+                // That nobody can see it is no reason to stop.
+                let _ = write!(stderr, "> ").and_then(|()| stderr.flush());
             }
-            session.feed(engine, model, &[last])?;
-            generated.decoded += 1;
-        }
-        let id = sampler.sample(session.logits())?;
-        if generated.first_token.is_none() {
-            generated.first_token = Some(start.elapsed());
-            decode_start = Instant::now();
-        }
-        generated.ids.push(id);
-        show(args, stops.push(stream.push(id)?), &mut generated.text)?;
-        if model.tokenizer().is_end(id) || stops.found().is_some() {
-            generated.finish_reason = FinishReason::Stop;
-            break;
+            let Some(line) = read_line()? else { return Ok(last) };
+            if line.trim().is_empty() {
+                continue;
+            }
+            let (ids, generated) = self.turn(chat, &line)?;
+            if self.args.json {
+                print_json(&self.report(&ids, &generated))?;
+            }
+            last = Some((ids, generated));
         }
     }
-    generated.decode_time = decode_start.elapsed();
-    show(args, stops.push(stream.finish()), &mut generated.text)?;
-    show(args, stops.finish(), &mut generated.text)?;
-    generated.stop_string = stops.found().map(str::to_owned);
-    Ok(generated)
+
+    fn report<'a>(&self, prompt_ids: &'a [u32], generated: &'a Generated) -> Report<'a> {
+        Report {
+            text: &generated.text,
+            prompt_ids,
+            generated_ids: &generated.ids,
+            finish_reason: generated.finish_reason,
+            stop_string: generated.stop_string.as_deref(),
+            prompt_tokens_per_s: per_second(prompt_ids.len(), generated.prompt_time),
+            decode_tokens_per_s: per_second(generated.decoded as usize, generated.decode_time),
+            time_to_first_token_ms: generated.first_token.map(|time| time.as_secs_f64() * 1e3),
+            load_ms: self.load_time.as_secs_f64() * 1e3,
+            sizes: last_plan(&self.engine),
+            plans: PlanFigures::new(&self.engine.counters()),
+            passes: figures::pass_figures(&self.engine.timings()),
+        }
+    }
+
+    fn generate(&mut self, prompt_ids: &[u32]) -> Result<Generated, CliError> {
+        let Self { args, engine, model, session, sampler, stops, .. } = self;
+        let start = Instant::now();
+        session.feed(engine, model, prompt_ids)?;
+        sampler.accept(prompt_ids);
+        let mut generated = Generated {
+            text: String::new(),
+            ids: Vec::new(),
+            finish_reason: FinishReason::Length,
+            stop_string: None,
+            prompt_time: start.elapsed(),
+            first_token: None,
+            decode_time: Duration::ZERO,
+            decoded: 0,
+        };
+        let mut stream = model.tokenizer().stream(ControlTokens::Skip);
+        let mut decode_start = Instant::now();
+        for _ in 0..args.max_tokens {
+            if let Some(&last) = generated.ids.last() {
+                if session.remaining() == 0 {
+                    generated.finish_reason = FinishReason::Context;
+                    break;
+                }
+                session.feed(engine, model, &[last])?;
+                generated.decoded += 1;
+            }
+            let id = sampler.sample(session.logits())?;
+            if generated.first_token.is_none() {
+                generated.first_token = Some(start.elapsed());
+                decode_start = Instant::now();
+            }
+            generated.ids.push(id);
+            show(args, stops.push(stream.push(id)?), &mut generated.text)?;
+            if model.tokenizer().is_end(id) || stops.found().is_some() {
+                generated.finish_reason = FinishReason::Stop;
+                break;
+            }
+        }
+        generated.decode_time = decode_start.elapsed();
+        show(args, stops.push(stream.finish()), &mut generated.text)?;
+        show(args, stops.finish(), &mut generated.text)?;
+        generated.stop_string = stops.found().map(str::to_owned);
+        if !args.json && !generated.text.ends_with('\n') {
+            print("\n")?;
+        }
+        Ok(generated)
+    }
+}
+
+/// A line of standard input without its end; none at the end of all.
+fn read_line() -> Result<Option<String>, CliError> {
+    let unreadable = |reason: String| CliError::Unreadable { path: "standard input".into(), reason };
+    let mut bytes = Vec::new();
+    let mut input = io::stdin().lock().take(LINE_LIMIT_BYTES);
+    input.read_until(b'\n', &mut bytes).map_err(|error| unreadable(error.to_string()))?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    if bytes.len() as u64 == LINE_LIMIT_BYTES {
+        return Err(unreadable(format!("a line has {LINE_LIMIT_BYTES} bytes or more, too many for a turn")));
+    }
+    let line = String::from_utf8(bytes).map_err(|_| unreadable("a line is no UTF-8 text".into()))?;
+    Ok(Some(line.trim_end_matches(['\n', '\r']).to_owned()))
 }
 
 /// Keeps a piece of the text, and shows it at once unless one JSON object is wanted.

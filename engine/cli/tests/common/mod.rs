@@ -2,8 +2,9 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::{
+    io::Write,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output, Stdio},
 };
 
 use entensor::{DType, components::DTypeRow};
@@ -37,6 +38,8 @@ pub(crate) struct Tiny {
     pub(crate) end: End,
     /// Whether the output is the embedding.
     pub(crate) tied: bool,
+    /// How chats are written.
+    pub(crate) chat_template: Option<&'static str>,
 }
 
 /// When a model ends its text.
@@ -60,6 +63,7 @@ impl Default for Tiny {
             rope_factor: None,
             end: End::Sometimes,
             tied: false,
+            chat_template: None,
         }
     }
 }
@@ -82,6 +86,9 @@ impl Tiny {
             End::Sometimes => file.value("tokenizer.ggml.eos_token_id", 2_u32),
             End::Never => file,
         };
+        if let Some(template) = self.chat_template {
+            file = file.value("tokenizer.chat_template", template);
+        }
         if let Some(factor) = self.rope_factor {
             file = file.value("llama.rope.scaling.factor", factor);
         }
@@ -202,6 +209,24 @@ pub(crate) fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_entensor"))
 }
 
+/// Runs a subcommand on a file with this standard input.
+pub(crate) fn entensor_with(subcommand: &str, file: &Path, args: &[&str], input: impl AsRef<[u8]>) -> Ran {
+    let mut child = command()
+        .arg(subcommand)
+        .arg(file)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    // A command that has failed reads no more.
+    let _ = stdin.write_all(input.as_ref());
+    drop(stdin);
+    Ran::of(&child.wait_with_output().expect("the command ends"))
+}
+
 /// What a run of the command gave.
 #[derive(Debug)]
 pub(crate) struct Ran {
@@ -212,15 +237,18 @@ pub(crate) struct Ran {
 
 /// Runs a subcommand on a file.
 pub(crate) fn entensor(subcommand: &str, file: &Path, args: &[&str]) -> Ran {
-    let output = command().arg(subcommand).arg(file).args(args).output().expect("the command starts");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-    let code = output.status.code().expect("an exit status and no signal");
-    let ran = Ran { code, stdout: text(output.stdout), stderr: text(output.stderr) };
-    assert!(!ran.stderr.contains("panicked"), "{ran:?}");
-    ran
+    Ran::of(&command().arg(subcommand).arg(file).args(args).output().expect("the command starts"))
 }
 
 impl Ran {
+    fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        let code = output.status.code().expect("an exit status and no signal");
+        let ran = Self { code, stdout: text(&output.stdout), stderr: text(&output.stderr) };
+        assert!(!ran.stderr.contains("panicked"), "{ran:?}");
+        ran
+    }
+
     /// Standard output of a run that succeeded.
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, 0, "{self:?}");

@@ -361,9 +361,9 @@ impl<'a> Parser<'a, '_> {
     fn tuple(&mut self, conditional: bool) -> Parsed {
         loop {
             if conditional {
-                self.expression()?
+                self.expression()?;
             } else {
-                self.deeper(Self::either)?
+                self.deeper(Self::either)?;
             }
             if !self.take(",") || self.peek().is_none() {
                 return Ok(());

@@ -2,7 +2,7 @@
 //!
 //! Four sources, cut down to those that differ:
 //! - **breadth**: each sample, with every dtype given to all operands that take it, in each layout;
-//! - **products**: each combination of dtypes and layouts, on the smallest sample that shows it;
+//! - **mixtures**: dtypes of operands mixed, in each layout, on the smallest sample that shows it;
 //! - **widths**: rows of 0, 1 and an odd number of elements, of one and of two blocks, where samples left them out;
 //! - **edges**: hand-made.
 //!
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
             breadth(row, sample, &mut cases);
         }
         for arity in row.min_operands()..=row.operands.len() {
-            products(row, arity, &samples, &mut cases);
+            mixtures(row, arity, &samples, &mut cases);
         }
         let missing = missing_widths(row, &samples, &cases[first..]);
         cases.extend(missing);
@@ -54,20 +54,19 @@ fn breadth(row: &OpRow, sample: &Sample, cases: &mut Vec<Case>) {
     }
 }
 
-/// Every mixture of dtypes in every layout, on one sample.
-fn products(row: &OpRow, arity: usize, samples: &[Sample], cases: &mut Vec<Case>) {
-    let mut templates: Vec<&Sample> = samples.iter().filter(|sample| sample.operands.len() == arity).collect();
-    // First those that show most layouts, of these the smallest.
-    templates.sort_by_key(|sample| (std::cmp::Reverse(shown_layouts(sample)), elements(sample)));
-    for dtypes in dtype_combinations(row, arity) {
-        for operand in 0..arity {
-            for layout in Layout::ALL {
-                let whole = templates.iter().find_map(|sample| case_all_in(&widened(sample, &dtypes), &dtypes, layout));
-                let shows = |case: &Case| case.operands[operand].layout == layout;
-                let alone = one_in(arity, operand, layout);
-                let alone = || templates.iter().find_map(|sample| case(&widened(sample, &dtypes), &dtypes, &alone));
-                cases.extend(whole.filter(shows).or_else(alone));
-            }
+/// Every mixture of dtypes in the layouts that it needs, on small samples.
+fn mixtures(row: &OpRow, arity: usize, samples: &[Sample], cases: &mut Vec<Case>) {
+    let samples: Vec<&Sample> = samples.iter().filter(|sample| sample.operands.len() == arity).collect();
+    for (dtypes, layouts) in dtype_mixtures(row, arity) {
+        let mut templates: Vec<Sample> = samples.iter().map(|sample| widened(sample, &dtypes)).collect();
+        // Nothing and single elements show little.
+        templates.sort_by_key(|sample| Some(elements(sample)).filter(|n| *n > arity as u64).unwrap_or(u64::MAX));
+        for (operand, &layout) in (0..arity).flat_map(|operand| layouts.iter().map(move |layout| (operand, layout))) {
+            let whole = || templates.iter().filter_map(|sample| case_all_in(sample, &dtypes, layout));
+            let alone = one_in(arity, operand, layout);
+            let alone = || templates.iter().filter_map(|sample| case(sample, &dtypes, &alone));
+            let shown = whole().chain(alone()).find(|case| shows(case, operand, layout));
+            cases.extend(shown.or_else(|| alone().next()));
         }
         if arity == 0 {
             cases.extend(templates.first().and_then(|sample| case(sample, &[], &[])));
@@ -75,14 +74,10 @@ fn products(row: &OpRow, arity: usize, samples: &[Sample], cases: &mut Vec<Case>
     }
 }
 
-/// How many operands have each layout for itself: outer axes that can be permuted, sliced and repeated.
-fn shown_layouts(sample: &Sample) -> usize {
-    let differs = |operand: &SampleOperand| {
-        let Some(packed) = Layout::Contiguous.apply(DType::F32, operand.shape) else { return 0 };
-        let others = Layout::ALL[1..].iter();
-        others.filter(|layout| layout.apply(DType::F32, operand.shape).is_some_and(|desc| desc != packed)).count()
-    };
-    if elements(sample) == 0 { 0 } else { sample.operands.iter().map(differs).sum() }
+/// Whether an operand has a layout that differs from the packed one on its shape.
+pub(super) fn shows(case: &Case, operand: usize, layout: Layout) -> bool {
+    let CaseOperand { desc, layout: found } = case.operands[operand];
+    found == layout && (layout == Layout::Contiguous || Layout::Contiguous.apply(desc.dtype, desc.shape) != Some(desc))
 }
 
 fn elements(sample: &Sample) -> u64 {
@@ -148,14 +143,42 @@ pub(super) fn widened(sample: &Sample, dtypes: &[DType]) -> Sample {
     sample
 }
 
-/// Every choice of a dtype for each operand.
-pub(super) fn dtype_combinations(row: &OpRow, operands: usize) -> Vec<Vec<DType>> {
-    row.operands[..operands].iter().fold(vec![Vec::new()], |combinations, operand| {
-        let extend = |dtypes: Vec<DType>| {
-            operand.dtypes.iter().map(move |dtype| dtypes.iter().copied().chain([dtype]).collect()).collect::<Vec<_>>()
-        };
-        combinations.into_iter().flat_map(extend).collect()
-    })
+/// How many mixtures of dtypes an op may have for all of them to be tried in every layout.
+const FEW_MIXTURES: usize = 64;
+
+/// The mixtures of dtypes that have cases, each with the layouts that some case gives to each operand.
+///
+/// Of the operands that must be given, the two that take most dtypes are mixed in full, and the others take turns; each
+/// operand that may be left out is mixed with uniform choices for those before it. Uniform choices are tried in every
+/// layout, and so is every mixture, if there are few.
+pub(super) fn dtype_mixtures(row: &OpRow, operands: usize) -> Vec<(Vec<DType>, &'static [Layout])> {
+    let sets: Vec<Vec<DType>> =
+        row.operands[..operands].iter().map(|operand| operand.dtypes.iter().collect()).collect();
+    let uniform = uniform_dtypes(row, operands);
+    let mut mixtures = uniform.clone();
+    if operands > row.min_operands() {
+        for before in uniform_dtypes(row, operands - 1) {
+            mixtures.extend(sets[operands - 1].iter().map(|&last| before.iter().copied().chain([last]).collect()));
+        }
+    } else if operands > 1 {
+        let mut by_count: Vec<usize> = (0..operands).collect();
+        by_count.sort_by_key(|&operand| std::cmp::Reverse(sets[operand].len()));
+        for (i, j) in (0..sets[by_count[0]].len()).flat_map(|i| (0..sets[by_count[1]].len()).map(move |j| (i, j))) {
+            let mut mixture = uniform[0].clone();
+            for (turn, &operand) in by_count.iter().enumerate() {
+                let at = [i, j].get(turn).copied().unwrap_or_else(|| i + (turn - 1) * j);
+                mixture[operand] = sets[operand][at % sets[operand].len()];
+            }
+            mixtures.push(mixture);
+        }
+    }
+    let mut seen = HashSet::new();
+    mixtures.retain(|mixture| seen.insert(mixture.clone()));
+    let few = mixtures.len() <= FEW_MIXTURES;
+    let layouts = |mixture: &Vec<DType>| -> &'static [Layout] {
+        if few || uniform.contains(mixture) { &Layout::ALL } else { &[Layout::Contiguous, Layout::Sliced] }
+    };
+    mixtures.into_iter().map(|mixture| (mixture.clone(), layouts(&mixture))).collect()
 }
 
 /// One choice for each dtype that some operand takes: every operand has it, or else its set's first. The first choice is

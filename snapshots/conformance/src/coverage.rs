@@ -29,8 +29,8 @@ pub(super) fn missing(backend: &dyn Backend, suite: &[Case]) -> Vec<String> {
             continue;
         }
         for operands in row.min_operands()..=row.operands.len() {
-            for dtypes in cases::dtype_combinations(row, operands) {
-                for (index, layout) in (0..operands).flat_map(|index| Layout::ALL.map(|layout| (index, layout))) {
+            for (dtypes, layouts) in cases::dtype_mixtures(row, operands) {
+                for (index, &layout) in (0..operands).flat_map(|index| layouts.iter().map(move |l| (index, l))) {
                     if !covered.contains(&(row.kind, dtypes.clone(), index, layout))
                         && let Some(case) = supported(backend, row, &dtypes, index, layout)
                     {
@@ -54,11 +54,7 @@ fn supported(backend: &dyn Backend, row: &OpRow, dtypes: &[DType], index: usize,
     let probes = samples.flat_map(|sample| [sample.clone(), cases::widened(sample, dtypes)]);
     let mut possible = probes.filter_map(|probe| cases::case(&probe, dtypes, &layouts));
     // A layout that is the packed one on this shape was tried as such.
-    possible.find(|case| {
-        let packed = Layout::Contiguous.apply(dtypes[index], case.operands[index].desc.shape);
-        let differs = layout == Layout::Contiguous || packed != Some(case.operands[index].desc);
-        differs && support(backend, case).is_yes()
-    })
+    possible.find(|case| cases::shows(case, index, layout) && support(backend, case).is_yes())
 }
 
 /// A line for each width of rows that matters, that the op's rule allows and that no case has.

@@ -21,7 +21,7 @@ def windows(x, kernel, stride, pad, dilation, fill=0.0):
 def conv_2d():
     for kernel, image, s, p, d, layouts, dtypes in [
         ((3, 2, 2, 4), (7, 5, 2), (1, 1), (1, 0), (1, 1), ("permuted", "transposed"), ("f32", "f32")),
-        ((3, 3, 3, 2), (8, 6, 3, 2), (2, 1), (1, 2), (1, 2), ("sliced", "permuted"), ("f16", "f32")),
+        ((3, 4, 3, 2), (8, 6, 3, 2), (2, 1), (1, 2), (1, 2), ("sliced", "permuted"), ("f16", "f32")),
         ((1, 2, 3, 5), (5, 4, 3), (1, 2), (0, 1), (1, 1), ("transposed", "sliced"), ("f32", "f32")),
         ((2, 3, 2, 3), (7, 9, 2), (3, 2), (2, 1), (2, 1), ("contiguous", "broadcast"), ("f32", "f16")),
     ]:
@@ -39,7 +39,7 @@ def depthwise():
     for kernel, image, s, p, d, layouts in [
         ((3, 2, 1, 4), (7, 5, 4), (1, 1), (1, 0), (1, 1), ("permuted", "transposed")),
         ((2, 3, 1, 3), (8, 7, 3, 2), (2, 1), (1, 2), (1, 2), ("sliced", "permuted")),
-        ((3, 3, 1, 2), (6, 4, 2), (1, 2), (2, 1), (2, 1), ("transposed", "sliced")),
+        ((3, 2, 1, 2), (6, 4, 2), (1, 2), (2, 1), (2, 1), ("transposed", "sliced")),
     ]:
         w, x = noise(kernel, layouts[0]), noise(image, layouts[1])
         seen = windows(x.values, kernel[1::-1], s[::-1], p[::-1], d[::-1])
@@ -86,7 +86,7 @@ def transposed():
     for kernel, image, s, layouts in [
         ((3, 2, 4, 2), (5, 4, 2), 2, ("permuted", "transposed")),
         ((2, 3, 2, 3), (4, 3, 3, 2), 1, ("sliced", "permuted")),
-        ((2, 2, 3, 2), (3, 5, 2), 3, ("transposed", "sliced")),
+        ((2, 3, 3, 2), (3, 5, 2), 3, ("transposed", "sliced")),
     ]:
         w, x = noise(kernel, layouts[0]), noise(image, layouts[1])
         n, ic, h, width = x.values.shape

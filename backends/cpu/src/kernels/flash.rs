@@ -249,12 +249,15 @@ fn add_products<L: Level>(
         }
         i += QUERY_TILE;
     }
-    for i in i..n_queries {
+    for (query, scores) in queries.iter().zip(scores).take(n_queries).skip(i) {
         for j in (0..n_keys).step_by(KEY_TILE_SINGLE) {
-            let dots: [[f32; 1]; KEY_TILE_SINGLE] =
-                level.dots_f32(len, std::array::from_fn(|offset| key(j + offset)), [query(i)]);
-            for (offset, dot) in dots.iter().enumerate() {
-                scores[i][j + offset] += dot[0];
+            let dots: [[f32; 1]; KEY_TILE_SINGLE] = level.dots_f32(
+                len,
+                std::array::from_fn(|offset| key(j + offset)),
+                [bytemuck::cast_slice(&query[..len])],
+            );
+            for (score, dot) in scores[j..].iter_mut().zip(&dots) {
+                *score += dot[0];
             }
         }
     }

@@ -99,10 +99,10 @@ impl Route {
             next[plane] = (get(&next[plane]) + 1).to_le_bytes();
         }
         let mut first = 0;
-        for plane in 0..self.planes {
-            let count = get(&next[plane]) as usize;
+        for (plane, next) in next.iter_mut().enumerate() {
+            let count = get(next) as usize;
             // From here on: where the plane's next row goes.
-            next[plane] = index((first * GROUP) as u64).to_le_bytes();
+            *next = index((first * GROUP) as u64).to_le_bytes();
             let end = first + count.div_ceil(GROUP);
             groups[first..end].fill(index(plane as u64).to_le_bytes());
             first = end;

@@ -17,6 +17,7 @@ import argparse
 import io
 import json
 import random
+import tempfile
 from pathlib import Path
 
 import sentencepiece
@@ -154,14 +155,15 @@ def byte_level(pre, texts):
 
 def sentence_piece(name, texts, rules=None, keep=None, **options):
     buffer = io.BytesIO()
-    if rules is not None:
-        path = Path("/tmp/record_tokenizers_rules.tsv")
-        path.write_text("".join(f"{source}\t{target}\n" for source, target in rules), encoding="utf-8")
-        options["normalization_rule_tsv"] = str(path)
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS.splitlines()), model_writer=buffer, minloglevel=2, unk_surface="", hard_vocab_limit=False,
-        num_threads=1, **options,
-    )
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as file:
+        if rules is not None:
+            file.write("".join(f"{source}\t{target}\n" for source, target in rules))
+            file.flush()
+            options["normalization_rule_tsv"] = file.name
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(CORPUS.splitlines()), model_writer=buffer, minloglevel=2, unk_surface="",
+            hard_vocab_limit=False, num_threads=1, **options,
+        )
     model = proto.ModelProto.FromString(buffer.getvalue())
     if keep is not None:
         for i, piece in enumerate(model.pieces):

@@ -183,6 +183,10 @@ impl Generator {
             if row.kind == OpKind::None {
                 continue;
             }
+            // Functions of one operand are many, and alike to a planner.
+            if row.operands.len() == 1 && row.overwrites == [0] && self.random.percent(75) {
+                continue;
+            }
             let needed = row.min_operands() + usize::from(self.random.percent(40));
             let mut operands = Vec::new();
             for operand in row.operands.iter().take(needed) {

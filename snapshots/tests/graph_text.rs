@@ -114,7 +114,7 @@ const FAULTS: &[(&str, &str, &str)] = &[
     ("backend cpu align=2G", "1:19", "a power of two up to 1G"),
     ("backend cpu pad=0", "1:17", "from 1 to 1G"),
     ("backend cpu max_buffer=-1", "1:24", "a number, such as 512 or 4K"),
-    ("backend cpu ops=all,-frob", "1:21", "unknown op `frob`; use one of add, mul"),
+    ("backend cpu ops=all,-frob", "1:21", "unknown op `frob`; use one of add, "),
     ("backend cpu ops=all,-view", "1:21", "every backend supports view ops"),
     ("backend cpu ops=add,-mul", "1:21", "`all,-OP,…` or `OP,…`"),
     ("backend cpu dtypes=f32", "1:20", "`all` or `all,-T,…`"),
@@ -148,6 +148,11 @@ const FAULTS: &[(&str, &str, &str)] = &[
     ("backend cpu\ninput x f32 [4]\ny = relu x output now", "3:19", "unknown word `now`"),
     ("backend cpu\ninput x f32 [4]\ny = relu x pin=gpu", "3:16", "backend `gpu` is not defined"),
     ("backend cpu\ninput a f32 [4,4]\ninput b f32 [8,4]\ny = mul_mat a b", "4:5", "the same first axis"),
+    ("backend cpu\ninput x f32 [4]\ny = roll x shifts=[1,2]", "3:19", "four whole numbers, such as [0,-1,0,0]"),
+    ("backend cpu\ninput x f32 [4]\ny = upscale x ne=[8] mode=cubic", "3:27", "`nearest` or `bilinear`"),
+    ("backend cpu\ninput x f32 [4]\ny = upscale x ne=[8] align_corners=1", "3:36", "`true` or `false`"),
+    ("backend cpu\ninput x f32 [4]\ny = cast x dtype=i32", "3:5", "not of integers"),
+    ("backend cpu\na = arange step=0", "2:5", "must not be 0"),
     ("backend cpu\ninput x f32 [4]\npin x cpu\npin x cpu", "4:5", "`pin x` is given a second time"),
     ("backend cpu\ncopies 0", "2:8", "a number from 1 to 1024"),
     ("backend cpu\ncopies 2\ncopies 2", "3:1", "`copies` is given a second time"),
@@ -180,8 +185,8 @@ fn blanks_comments_and_suffixes_are_free() {
     let text = text.expect("all of it is allowed");
     assert_eq!(text.to_string(), "backend cpu max_buffer=4096\ninput x f32 [1024,2]\ny = relu x\nrun x,y\n");
     // ggml's dtypes can be refused before the dtype table has them.
-    let text = GraphText::parse("f", "backend cpu dtypes=all,-q6_K,-f16 ops=mul_mat,add,view").expect("allowed");
-    assert_eq!(text.to_string(), "backend cpu ops=add,mul_mat dtypes=all,-f16,-q6_K\n");
+    let text = GraphText::parse("f", "backend cpu dtypes=all,-q6_K,-iq3_s ops=mul_mat,add,view").expect("allowed");
+    assert_eq!(text.to_string(), "backend cpu ops=add,mul_mat dtypes=all,-iq3_s,-q6_K\n");
 }
 
 /// A fixture with some of its characters replaced, removed or doubled.

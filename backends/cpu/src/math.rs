@@ -112,7 +112,7 @@ pub(crate) fn silu(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     // `(1 + tanh(u)) / 2` is `sigmoid(2u)`; the factors are 2·√(2/π) and 0.044715 times that.
-    times_sigmoid(x, x * (1.595_769_1 + 0.071_354_814 * (x * x)))
+    times_sigmoid(x, x * (1.595_769 + 0.071_354_814 * (x * x)))
 }
 
 /// `x · sigmoid(1.702 · x)`, within 1e-5 of itself.
@@ -136,9 +136,9 @@ pub(crate) fn gelu_erf(x: f32) -> f32 {
         -0.076_841_444,
         0.142_766_43,
         0.094_585_404,
-        0.121_945_374,
-        0.119_484_194,
-        7.373_144_9e-6,
+        0.121_945_37,
+        0.119_484_19,
+        7.373_145e-6,
     ] {
         p = p * t + coefficient;
     }

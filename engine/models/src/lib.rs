@@ -6,6 +6,7 @@
 //! - [`tokenizer`] turns text into token ids and back, with the vocabulary that a GGUF file carries;
 //! - [`sampling`] picks the next token from a row of logits;
 //! - [`arch`], [`LanguageModel`] and [`Session`] run a model in an engine;
+//! - [`chat`] writes messages as a model expects them;
 //! - [`quantize`] writes a model again with weights of another dtype;
 //! - [`compare`] measures how far two models' expectations are apart.
 //!
@@ -13,6 +14,7 @@
 //! memory than the bytes at hand can justify, and answers with a typed error that names the fault and a way out.
 
 pub mod arch;
+pub mod chat;
 pub mod compare;
 pub mod gguf;
 mod model;
@@ -38,6 +40,9 @@ pub enum ModelError {
     /// A sampler's settings or the logits that it was given are unusable.
     #[error(transparent)]
     Sampling(#[from] sampling::SamplingError),
+    /// Messages could not be written as the model expects them.
+    #[error(transparent)]
+    Chat(#[from] chat::ChatError),
     /// A file could not be converted.
     #[error(transparent)]
     Quantize(#[from] quantize::QuantizeError),

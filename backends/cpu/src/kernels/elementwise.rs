@@ -22,7 +22,10 @@ pub(crate) trait Map: Send + Sync {
 
 #[inline(always)]
 fn map<L: Level>(level: L, tile: &mut [f32], f: &impl Fn(f32) -> f32) {
-    level.vectorize(|| tile.iter_mut().for_each(|v| *v = f(*v)));
+    level.vectorize(
+        #[inline(always)]
+        || tile.iter_mut().for_each(|v| *v = f(*v)),
+    );
 }
 
 impl<F: Fn(f32) -> f32 + Send + Sync> Map for F {
@@ -45,7 +48,10 @@ pub(crate) trait Zip: Send + Sync {
 
 #[inline(always)]
 fn zip<L: Level>(level: L, a: &mut [f32], b: &[f32], f: &impl Fn(f32, f32) -> f32) {
-    level.vectorize(|| a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a, *b)));
+    level.vectorize(
+        #[inline(always)]
+        || a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a, *b)),
+    );
 }
 
 impl<F: Fn(f32, f32) -> f32 + Send + Sync> Zip for F {

@@ -96,62 +96,56 @@ impl Kernel {
     }
 
     fn run_at<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) -> Result<(), BadId> {
+        // A closure is compiled for the level only where it is inlined, and large ones are not unless told.
+        macro_rules! run {
+            ($kernel:ident) => {
+                level.vectorize(
+                    #[inline(always)]
+                    || $kernel.run(level, bases, chunk),
+                )
+            };
+        }
         match self {
             Self::CheckIds(kernel) => return kernel.run(bases),
-            Self::Unary(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Binary(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::RmsNorm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Norm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::GroupNorm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::SoftMax(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::DiagMask(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Argmax(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Argsort(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::TopK(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::SumRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::SumPieces(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Unary(kernel) => run!(kernel),
+            Self::Binary(kernel) => run!(kernel),
+            Self::RmsNorm(kernel) => run!(kernel),
+            Self::Norm(kernel) => run!(kernel),
+            Self::GroupNorm(kernel) => run!(kernel),
+            Self::SoftMax(kernel) => run!(kernel),
+            Self::DiagMask(kernel) => run!(kernel),
+            Self::Argmax(kernel) => run!(kernel),
+            Self::Argsort(kernel) => run!(kernel),
+            Self::TopK(kernel) => run!(kernel),
+            Self::SumRows(kernel) => run!(kernel),
+            Self::SumPieces(kernel) => run!(kernel),
             Self::SumPartials(kernel) => kernel.run(bases),
-            Self::Cumsum(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Quantize(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::MulMat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::GetRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::SetRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::CopyRows(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::CopyLinear(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Repeat(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Pad(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Roll(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Upscale(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Arange(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::TimestepEmbedding(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::RopeTable(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Rope(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::PackKernel(kernel) => level.vectorize(
-                #[inline(always)]
-                || kernel.run(level, bases, chunk),
-            ),
-            Self::Conv(kernel) => level.vectorize(
-                #[inline(always)]
-                || kernel.run(level, bases, chunk),
-            ),
-            Self::Depthwise(kernel) => level.vectorize(
-                #[inline(always)]
-                || kernel.run(level, bases, chunk),
-            ),
-            Self::Im2col(kernel) => level.vectorize(
-                #[inline(always)]
-                || kernel.run(level, bases, chunk),
-            ),
-            Self::Pool(kernel) => level.vectorize(
-                #[inline(always)]
-                || kernel.run(level, bases, chunk),
-            ),
-            Self::AddId(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Cumsum(kernel) => run!(kernel),
+            Self::Quantize(kernel) => run!(kernel),
+            Self::MulMat(kernel) => run!(kernel),
+            Self::GetRows(kernel) => run!(kernel),
+            Self::SetRows(kernel) => run!(kernel),
+            Self::CopyRows(kernel) => run!(kernel),
+            Self::CopyLinear(kernel) => run!(kernel),
+            Self::Repeat(kernel) => run!(kernel),
+            Self::Pad(kernel) => run!(kernel),
+            Self::Roll(kernel) => run!(kernel),
+            Self::Upscale(kernel) => run!(kernel),
+            Self::Arange(kernel) => run!(kernel),
+            Self::TimestepEmbedding(kernel) => run!(kernel),
+            Self::RopeTable(kernel) => run!(kernel),
+            Self::Rope(kernel) => run!(kernel),
+            Self::PackKernel(kernel) => run!(kernel),
+            Self::Conv(kernel) => run!(kernel),
+            Self::Depthwise(kernel) => run!(kernel),
+            Self::Im2col(kernel) => run!(kernel),
+            Self::Pool(kernel) => run!(kernel),
+            Self::AddId(kernel) => run!(kernel),
             Self::Route(kernel) => kernel.run(bases),
-            Self::Gather(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Gather(kernel) => run!(kernel),
             Self::FlashAttn(kernel) => kernel.run(level, bases, chunk),
-            Self::Lstm(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
-            Self::Gru(kernel) => level.vectorize(|| kernel.run(level, bases, chunk)),
+            Self::Lstm(kernel) => run!(kernel),
+            Self::Gru(kernel) => run!(kernel),
         }
         Ok(())
     }

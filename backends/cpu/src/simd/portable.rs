@@ -179,19 +179,19 @@ impl Level for Portable {
         let layout = GroupLayout { k };
         let parts = B::ELEMENTS / BLOCK;
         w.map(|w| {
-            let mut sums = [0.0; N];
+            let mut sums = [[0.0; LANES]; N];
             for (block, bytes) in w.chunks_exact(B::BYTES).take(k / B::ELEMENTS).enumerate() {
                 for part in 0..parts {
                     let (b, part) = (block * parts + part, B::part(bytes, part));
-                    for (j, sum) in sums.iter_mut().enumerate() {
+                    for (j, sums) in sums.iter_mut().enumerate() {
                         let row = x.first + j;
-                        let q = &x.group[layout.quants(row, b)..][..BLOCK];
+                        let q = &x.group[layout.quants(row, b)..].as_chunks().0[0];
                         let scales = &x.group[layout.scales(row, b)..];
-                        *sum += part_product::<B>(&part, q, [read_f32(scales, 0), read_f32(scales, 1)]);
+                        add_part::<B>(&part, q, [read_f32(scales, 0), read_f32(scales, 1)], sums);
                     }
                 }
             }
-            sums
+            sums.map(sum_lanes)
         })
     }
 
@@ -211,29 +211,22 @@ impl Level for Portable {
     }
 }
 
-/// A part of weights with a block of activations. Like a vector, it has a sum for each four: the weights' scales change
-/// between halves, those of the activations with every four.
+/// Adds a part of weights times a block of activations, eight neighbours a step: the first four of them are an even four,
+/// the others an odd one.
 #[inline(always)]
-fn part_product<B: BlockCodec>(part: &Part, q: &[u8], x_scales: [f32; 2]) -> f32 {
-    let mut total = 0.0;
-    for half in 0..2 {
-        // Products, and for types with offsets the activations alone, of even and odd fours.
-        let (mut dots, mut alone) = ([0_i32; 2], [0_i32; 2]);
-        for i in half * 16..half * 16 + 16 {
-            let x = i32::from(q[i].cast_signed());
-            dots[i / FOUR % 2] += i32::from(part.quants[i]) * x;
+fn add_part<B: BlockCodec>(part: &Part, q: &[u8; BLOCK], x_scales: [f32; 2], sums: &mut [f32; LANES]) {
+    for (half, (w, q)) in part.quants.as_chunks::<16>().0.iter().zip(q.as_chunks::<16>().0).enumerate() {
+        let q = q.map(|q| i16::from(q.cast_signed()));
+        for lane in 0..LANES {
+            let x_scale = x_scales[lane / FOUR];
+            // At most 2 · 128 · 127, so 16 bits are enough.
+            let dot = (i16::from(w[lane]) * q[lane]).wrapping_add(i16::from(w[lane + LANES]) * q[lane + LANES]);
+            sums[lane] += f32::from(dot) * (part.scales[half] * x_scale);
             if B::OFFSETS {
-                alone[i / FOUR % 2] += x;
+                sums[lane] += f32::from(q[lane].wrapping_add(q[lane + LANES])) * (part.offsets[half] * x_scale);
             }
         }
-        let scaled =
-            |sums: [i32; 2], by: f32| sums[0] as f32 * (by * x_scales[0]) + sums[1] as f32 * (by * x_scales[1]);
-        total += scaled(dots, part.scales[half]);
-        if B::OFFSETS {
-            total += scaled(alone, part.offsets[half]);
-        }
     }
-    total
 }
 
 /// The products of a block's even and odd fours, each with its scale.

@@ -4,12 +4,7 @@
 //! exactly, whatever its sign, so that the range has no gap. Those that end in `_1` cut the range from the smallest to
 //! the largest element into equal steps. Both are what the `gguf` package does, bit for bit on finite blocks.
 
-use super::{BlockCodec, PART, Part, extreme, inverse, is_finite, read_f16, write_f16};
-
-/// Nibbles of 32 elements: the low ones are elements 0–15, the high ones 16–31.
-fn nibbles(packed: &[u8]) -> [u8; PART] {
-    std::array::from_fn(|i| if i < 16 { packed[i] & 15 } else { packed[i - 16] >> 4 })
-}
+use super::{BlockCodec, PART, Part, extreme, inverse, is_finite, nibbles, read_f16, write_f16};
 
 /// The lower four bits of quants, packed as [`nibbles`] reads them.
 fn pack_nibbles(quants: &[u8; PART], packed: &mut [u8]) {

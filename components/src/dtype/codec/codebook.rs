@@ -1,6 +1,6 @@
 //! Blocks of 32 whose quants are looked up: `iq4_nl` and `mxfp4`.
 
-use super::{BlockCodec, PART, Part, extreme, inverse, is_finite, read_f16, write_f16};
+use super::{BlockCodec, PART, Part, extreme, inverse, is_finite, nibbles, read_f16, write_f16};
 
 /// The values that a nibble of `iq4_nl` stands for: closer together near zero, where weights are frequent.
 pub const CODEBOOK_IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -8,12 +8,9 @@ pub const CODEBOOK_IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10,
 /// The values that a nibble of `mxfp4` stands for, doubled: OCP's e2m1, in which bit 3 is the sign.
 pub const CODEBOOK_MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Looks up the nibbles of 32 elements: the low ones are elements 0–15, the high ones 16–31.
+/// Looks up the nibbles of 32 elements.
 fn look_up(packed: &[u8], codebook: &[i8; 16]) -> [i8; PART] {
-    std::array::from_fn(|i| {
-        let nibble = if i < 16 { packed[i] & 15 } else { packed[i - 16] >> 4 };
-        codebook[usize::from(nibble)]
-    })
+    nibbles(packed).map(|nibble| codebook[usize::from(nibble)])
 }
 
 fn pack(indices: impl Fn(usize) -> u8, packed: &mut [u8]) {

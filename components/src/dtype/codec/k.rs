@@ -55,16 +55,14 @@ fn pack_fours(quants: &[u8; BLOCK], packed: &mut [u8]) {
     }
 }
 
-/// The 6-bit scales and minima of `q4_K` and `q5_K`, in 12 bytes: the first four of each whole in the low bits of bytes 0–3
-/// and 4–7, the other four as nibbles in bytes 8–11, their upper two bits above the first ones.
-#[must_use]
-pub fn scales_and_minima(packed: [u8; 12]) -> ([u8; PARTS], [u8; PARTS]) {
-    let half = |first: usize, shift: u32| {
-        std::array::from_fn(|j| {
-            if j < 4 { packed[first + j] & 63 } else { packed[4 + j] >> shift & 15 | packed[first + j - 4] >> 6 << 4 }
-        })
-    };
-    (half(0, 0), half(4, 4))
+/// The 6-bit scale and minimum of a part of `q4_K` or `q5_K`, in 12 bytes: the first four of each whole in the low bits of
+/// bytes 0–3 and 4–7, the other four as nibbles in bytes 8–11, their upper two bits above the first ones.
+fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
+    if part < 4 {
+        return (packed[part] & 63, packed[part + 4] & 63);
+    }
+    let (both, above_scale, above_minimum) = (packed[part + 4], packed[part - 4], packed[part]);
+    (both & 15 | above_scale >> 6 << 4, both >> 4 | above_minimum >> 6 << 4)
 }
 
 fn pack_scales_and_minima(scales: &[u8; PARTS], minima: &[u8; PARTS], packed: &mut [u8]) {
@@ -75,14 +73,11 @@ fn pack_scales_and_minima(scales: &[u8; PARTS], minima: &[u8; PARTS], packed: &m
     }
 }
 
-/// The 6-bit scales of `q3_K`, from −32 to 31, in 12 bytes: nibbles of all sixteen, then their upper two bits.
-#[must_use]
-pub fn scales_q3_k(packed: [u8; 12]) -> [i8; 16] {
-    std::array::from_fn(|j| {
-        let low = packed[j % 8] >> (j / 8 * 4) & 15;
-        let high = packed[8 + j % 4] >> (j / 4 * 2) & 3;
-        (low | high << 4).cast_signed() - 32
-    })
+/// A 6-bit scale of `q3_K`, from −32 to 31, in 12 bytes: nibbles of all sixteen, then their upper two bits.
+fn scale_q3_k(packed: &[u8], half: usize) -> i8 {
+    let low = packed[half % 8] >> (half / 8 * 4) & 15;
+    let high = packed[8 + half % 4] >> (half / 4 * 2) & 3;
+    (low | high << 4).cast_signed() - 32
 }
 
 fn pack_scales_q3_k(scales: &[i8; 16], packed: &mut [u8]) {
@@ -93,10 +88,6 @@ fn pack_scales_q3_k(scales: &[i8; 16], packed: &mut [u8]) {
     for j in 0..4 {
         packed[8 + j] = (0..4).fold(0, |byte, i| byte | scales[j + 4 * i] >> 4 << (2 * i));
     }
-}
-
-fn twelve(block: &[u8], at: usize) -> [u8; 12] {
-    std::array::from_fn(|i| block[at + i])
 }
 
 /// The codec of `q2_K`: 16 bytes of scales (low nibbles) and minima (high), 64 bytes of quants, `d`, `dmin`.
@@ -137,11 +128,11 @@ impl BlockCodec for Q3K {
     const OFFSETS: bool = false;
 
     fn part(block: &[u8], index: usize) -> Part {
-        let (d, scales) = (read_f16(block, 108), scales_q3_k(twelve(block, 96)));
+        let (d, scale) = (read_f16(block, 108), |half| f32::from(scale_q3_k(&block[96..108], half)));
         let (high, low) = (ones(&block[..32], index), twos(&block[32..96], index));
         Part {
             quants: std::array::from_fn(|l| (low[l] | high[l] << 2).cast_signed() - 4),
-            scales: [0, 1].map(|half| d * f32::from(scales[2 * index + half])),
+            scales: [d * scale(2 * index), d * scale(2 * index + 1)],
             offsets: [0.0; 2],
         }
     }
@@ -162,8 +153,8 @@ pub struct Q4K;
 /// Scale and offset of a part of `q4_K` or `q5_K`.
 fn scale_and_offset(block: &[u8], index: usize) -> ([f32; 2], [f32; 2]) {
     let (d, dmin) = (read_f16(block, 0), read_f16(block, 2));
-    let (scales, minima) = scales_and_minima(twelve(block, 4));
-    ([d * f32::from(scales[index]); 2], [-(dmin * f32::from(minima[index])); 2])
+    let (scale, minimum) = scale_and_minimum(&block[4..16], index);
+    ([d * f32::from(scale); 2], [-(dmin * f32::from(minimum)); 2])
 }
 
 impl BlockCodec for Q4K {
@@ -260,10 +251,11 @@ mod tests {
         let minima: [u8; 8] = [63, 3, 32, 16, 15, 48, 0, 60];
         let mut packed = [0xff; 12];
         pack_scales_and_minima(&scales, &minima, &mut packed);
-        assert_eq!(scales_and_minima(packed), (scales, minima));
+        let unpacked: [(u8, u8); 8] = std::array::from_fn(|part| scale_and_minimum(&packed, part));
+        assert_eq!(unpacked, std::array::from_fn(|part| (scales[part], minima[part])));
         let signed: [i8; 16] = std::array::from_fn(|j| (j * 13 % 64) as i8 - 32);
         let mut packed = [0xff; 12];
         pack_scales_q3_k(&signed, &mut packed);
-        assert_eq!(scales_q3_k(packed), signed);
+        assert_eq!(std::array::from_fn::<i8, 16, _>(|half| scale_q3_k(&packed, half)), signed);
     }
 }

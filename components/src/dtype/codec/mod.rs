@@ -15,7 +15,7 @@ mod plain;
 
 pub use blocks::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub use codebook::{CODEBOOK_IQ4_NL, CODEBOOK_MXFP4, Iq4Nl, Mxfp4, power_of_two_half};
-pub use k::{Q2K, Q3K, Q4K, Q5K, Q6K, scales_and_minima, scales_q3_k};
+pub use k::{Q2K, Q3K, Q4K, Q5K, Q6K};
 pub use plain::{Bf16, F16, F32, I8, I16, I32, I64};
 
 use half::f16;
@@ -104,6 +104,16 @@ pub fn dot(dtype: DType, row: &[u8], x: &[f32]) -> f64 {
     let mut values = vec![0.0; x.len()];
     (dtype.row().dequantize)(row, &mut values);
     values.iter().zip(x).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+}
+
+/// Nibbles of 32 elements: the low ones are elements 0–15, the high ones 16–31.
+fn nibbles(packed: &[u8]) -> [u8; PART] {
+    let mut quants = [0; PART];
+    let (low, high) = quants.split_at_mut(PART / 2);
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(&packed[..PART / 2]) {
+        (*low, *high) = (byte & 15, byte >> 4);
+    }
+    quants
 }
 
 /// The little-endian f16 at `at`.

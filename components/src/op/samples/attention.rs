@@ -49,7 +49,7 @@ pub(crate) fn bench_rope() -> Vec<Sample> {
     vec![sample(OpKind::Rope.default_op(), &[[64, 9, 512, 1], [512, 1, 1, 1]])]
 }
 
-/// Operands are q, k, v, and mask and sinks together: the suite crosses their dtypes, so sizes are small.
+/// The suite crosses the dtypes of keys, values and mask, so sizes are small.
 pub(crate) fn flash_attn_ext() -> Vec<Sample> {
     let plain = Op::FlashAttnExt { scale: 0.5, max_bias: 0.0, logit_softcap: 0.0 };
     let all = Op::FlashAttnExt { scale: 0.3, max_bias: 8.0, logit_softcap: 2.5 };
@@ -59,8 +59,9 @@ pub(crate) fn flash_attn_ext() -> Vec<Sample> {
         // No queries, no keys, nothing to add up.
         sample(plain.clone(), &[[7, 0, 1, 1], [7, 3, 1, 1], [5, 3, 1, 1]]),
         sample(plain.clone(), &[[7, 2, 2, 1], [7, 0, 1, 1], [5, 0, 1, 1]]),
-        sample(plain, &[[0, 2, 2, 1], [0, 3, 1, 1], [5, 3, 1, 1]]),
+        sample(plain.clone(), &[[0, 2, 2, 1], [0, 3, 1, 1], [5, 3, 1, 1]]),
         sample(all.clone(), &[[7, 3, 6, 2], [7, 19, 2, 2], [5, 19, 2, 2], [19, 4, 3, 1], [6, 1, 1, 1]]),
+        sample(plain, &[[7, 3, 6, 2], [7, 19, 2, 1], [5, 19, 2, 1], [19, 3, 2, 1]]),
         // Rows of whole blocks, of every block type.
         sample(all, &[[256, 2, 2, 1], [256, 5, 1, 1], [256, 5, 1, 1], [5, 2, 1, 1], [2, 1, 1, 1]]),
         sample(

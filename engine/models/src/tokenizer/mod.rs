@@ -10,7 +10,7 @@
 //!
 //! Others are refused by name and never read as one of these, because a wrong split gives plausible ids that the model has
 //! never seen. The name `default` is refused too: converters write it when they do not know. Ids are those of the libraries
-//! that the vocabularies come from (`tokenizers`, `sentencepiece`), down to ties.
+//! that the vocabularies come from (`tokenizers`, and `sentencepiece` as of 0.2.3), down to ties.
 //!
 //! **SentencePiece.** A space is put before text (`add_space_prefix`), and before the text after each control token; decoding
 //! leaves it out at the start. Extra spaces are removed (`remove_extra_whitespaces`) and characters rewritten
@@ -23,7 +23,7 @@
 //! **Not here.** Text for byte-level vocabularies is not normalized. Some models' own tokenizers (`qwen2`) compose characters
 //! first (NFC); text that is not composed already must be given to them so.
 //!
-//! **Cost.** Building is linear in the vocabulary. Encoding a text of `n` bytes costs `O(n log n)` whatever the text is; with a
+//! **Cost.** Building takes time in proportion to the vocabulary, but for sorting it. Encoding a text of `n` bytes costs `O(n log n)` whatever the text is; with a
 //! scratch that is kept ([`Tokenizer::encode_into`]) it allocates nothing once the buffers have grown. A [`Tokenizer`] is
 //! an `Arc`: clones are cheap, and it can be used from any number of threads at once.
 //!

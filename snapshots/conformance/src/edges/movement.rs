@@ -1,6 +1,6 @@
 //! What moves elements: numbers that are none, overflow of casts, sizes that threads share.
 
-use entensor_components::{DTYPES, DType, DTypeClass, Op, Shape, UpscaleMode};
+use entensor_components::{DType, DTypeSet, Op, Shape, UpscaleMode};
 
 use super::{operand, packed};
 use crate::{Case, EXTREMES, Fill, Layout};
@@ -17,7 +17,7 @@ fn bilinear(ne: [u64; 4], align_corners: bool) -> Op {
 /// Moving keeps whatever there is; a cast overflows to infinity; a mean spreads what is no number.
 fn numbers(cases: &mut Vec<Case>) {
     let count = EXTREMES.len() as u64;
-    for dtype in [DType::F32, DType::F16] {
+    for dtype in DTypeSet::FLOATS.iter() {
         let x = packed(dtype, [count, 3, 1, 1]);
         for op in [
             Op::Concat { dim: 0 },
@@ -66,7 +66,7 @@ fn large(cases: &mut Vec<Case>) {
         Op::Upscale { ne: Shape([55, 3, 1, 1]), mode: UpscaleMode::Nearest, align_corners: false },
         vec![row],
     ));
-    for dtype in DTYPES.iter().filter(|row| row.class != DTypeClass::Integer).map(|row| row.dtype) {
+    for dtype in DTypeSet::REALS.iter() {
         cases.push(Case::new(Op::Cast { dtype }, vec![packed(DType::F32, [1024, 90, 1, 1])]));
     }
     cases.push(Case::new(Op::Arange { start: -7.0, stop: 99_993.0, step: 1.0 }, vec![]));

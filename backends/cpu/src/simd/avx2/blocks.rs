@@ -7,29 +7,77 @@ use entensor_components::codec::{
     power_of_two_half,
 };
 
-/// The scales of a block, and what is added: one of each for a part, or for half a part.
-#[derive(Clone, Copy)]
-pub(crate) struct Head {
-    scales: [f32; 16],
-    pub(super) offsets: [f32; 16],
-}
-
-impl Head {
-    pub(super) const NONE: Self = Self { scales: [0.0; 16], offsets: [0.0; 16] };
+/// The scales of a block, and what is added.
+pub(crate) trait Head: Copy {
+    /// Stands where no head is yet.
+    const NONE: Self;
 
     /// The scales of a part: those of its first half in the low lanes, those of its second in the high ones.
+    ///
+    /// # Safety
+    /// The CPU must have AVX2, FMA and F16C.
+    unsafe fn scales(&self, part: usize) -> __m256;
+
+    /// The offsets of a part, like its scales.
+    ///
+    /// # Safety
+    /// As for [`Head::scales`].
+    unsafe fn offsets(&self, part: usize) -> __m256;
+}
+
+/// One scale, and perhaps an offset, for the whole block. They stay in all lanes from the start: a conversion of one lane
+/// would wait for whatever register that lane is merged into.
+#[derive(Clone, Copy)]
+pub(crate) struct Whole {
+    scale: __m256,
+    offset: __m256,
+}
+
+impl Head for Whole {
+    // SAFETY: zeros are floats.
+    const NONE: Self = unsafe { core::mem::zeroed() };
+
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn scales<B: Unpack>(&self, part: usize) -> __m256 {
-        if B::HALVES { halves(&self.scales, part) } else { _mm256_set1_ps(self.scales[part]) }
+    unsafe fn scales(&self, _part: usize) -> __m256 {
+        self.scale
     }
 
-    /// The offsets of the halves of a part.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) fn half_offsets(&self, part: usize) -> __m256 {
-        halves(&self.offsets, part)
+    unsafe fn offsets(&self, _part: usize) -> __m256 {
+        self.offset
     }
+}
+
+/// A scale and an offset for each part.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts {
+    scales: [f32; 8],
+    offsets: [f32; 8],
+}
+
+impl Head for Parts {
+    const NONE: Self = Self { scales: [0.0; 8], offsets: [0.0; 8] };
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn scales(&self, part: usize) -> __m256 {
+        _mm256_set1_ps(self.scales[part])
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn offsets(&self, part: usize) -> __m256 {
+        _mm256_set1_ps(self.offsets[part])
+    }
+}
+
+/// A scale and an offset for each half of a part.
+#[derive(Clone, Copy)]
+pub(crate) struct Halves {
+    scales: [f32; 16],
+    offsets: [f32; 16],
 }
 
 #[inline]
@@ -38,19 +86,48 @@ fn halves(of: &[f32; 16], part: usize) -> __m256 {
     _mm256_set_m128(_mm_set1_ps(of[2 * part + 1]), _mm_set1_ps(of[2 * part]))
 }
 
+impl Head for Halves {
+    const NONE: Self = Self { scales: [0.0; 16], offsets: [0.0; 16] };
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn scales(&self, part: usize) -> __m256 {
+        halves(&self.scales, part)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn offsets(&self, part: usize) -> __m256 {
+        halves(&self.offsets, part)
+    }
+}
+
+/// How quants are given: vectors multiply unsigned with signed bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quants {
+    /// From 0 to 31.
+    Unsigned,
+    /// From 0 to 63, with this much to be taken off each.
+    Biased(i8),
+    /// Any signed byte: slower, since signs have to move to the activations.
+    Signed,
+}
+
 /// A block dtype that the AVX2 level has products of. What the numbers mean is the codec's to say, and tests hold both
 /// together.
 pub(crate) trait Unpack: BlockCodec {
-    /// Whether quants may be negative.
-    const SIGNED: bool;
-    /// Whether the halves of a part have scales (and offsets) of their own.
-    const HALVES: bool;
+    /// How quants are given as bytes.
+    const QUANTS: Quants;
+    /// Whether the halves of a part have offsets of their own.
+    const HALF_OFFSETS: bool;
+    /// Scales and offsets.
+    type Head: Head;
 
     /// Scales and offsets of a block.
     ///
     /// # Safety
     /// `block` must point to the bytes of a block, and the CPU must have AVX2, FMA and F16C.
-    unsafe fn head(block: *const u8) -> Head;
+    unsafe fn head(block: *const u8) -> Self::Head;
 
     /// The quants of a part of a block.
     ///
@@ -94,10 +171,11 @@ fn test_bit(v: __m256i, bit: usize) -> __m256i {
     _mm256_cmpeq_epi8(_mm256_and_si256(v, mask), mask)
 }
 
-/// A f16, or two, in the low lanes.
+/// Two f16; or one, when something follows that can be read: a load of 16 bits alone would wait for whatever register it is
+/// merged into.
 ///
 /// # Safety
-/// `at` must point to two f16.
+/// `at` must point to 4 bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn two_f16(at: *const u8) -> [f32; 2] {
@@ -162,12 +240,26 @@ fn sixteen_times(bytes: __m128i, by: f32, out: &mut [f32; 16]) {
     eight_times(_mm_srli_si128::<8>(bytes), by, &mut out[8..]);
 }
 
-/// A scale, and perhaps an offset, for the whole block.
-#[inline(always)]
-fn whole(scale: f32, offset: f32) -> Head {
-    let mut head = Head::NONE;
-    (head.scales[0], head.offsets[0]) = (scale, offset);
-    head
+/// A f16 in all lanes.
+///
+/// # Safety
+/// `at` must point to a f16.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn all_f16(at: *const u8) -> __m256 {
+    // SAFETY: the caller promises the bytes.
+    _mm256_cvtph_ps(_mm_set1_epi16(unsafe { at.cast::<i16>().read_unaligned() }))
+}
+
+/// A scale at the start of a block, and nothing added.
+///
+/// # Safety
+/// As for [`all_f16`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn scale_alone(at: *const u8) -> Whole {
+    // SAFETY: the caller promises the bytes.
+    Whole { scale: unsafe { all_f16(at) }, offset: _mm256_setzero_ps() }
 }
 
 /// Scales and minima of `q4_K` and `q5_K`.
@@ -176,7 +268,7 @@ fn whole(scale: f32, offset: f32) -> Head {
 /// `block` must point to 16 bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn six_bit_head(block: *const u8) -> Head {
+unsafe fn six_bit_head(block: *const u8) -> Parts {
     // SAFETY: the caller promises the bytes.
     let ([d, dmin], [a, b, c]) =
         unsafe { (two_f16(block), [word(block.add(4)), word(block.add(8)), word(block.add(12))]) };
@@ -184,22 +276,43 @@ unsafe fn six_bit_head(block: *const u8) -> Head {
     let join = |first: u32, second: u32| u64::from(first & 0x3f3f_3f3f) | u64::from(second) << 32;
     let scales = join(a, c & low | a >> 2 & high);
     let minima = join(b, c >> 4 & low | b >> 2 & high);
-    let mut head = Head::NONE;
+    let mut head = Parts::NONE;
     eight_times(_mm_cvtsi64_si128(scales.cast_signed()), d, &mut head.scales);
     eight_times(_mm_cvtsi64_si128(minima.cast_signed()), -dmin, &mut head.offsets);
     head
 }
 
-/// One dtype: its head, and the quants of a part.
+/// A codebook whose entries are not negative.
+const fn biased(codebook: [i8; 16], bias: i8) -> [u8; 16] {
+    let mut biased = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        biased[i] = (codebook[i] + bias).cast_unsigned();
+        i += 1;
+    }
+    biased
+}
+
+macro_rules! is_halves {
+    (Halves) => {
+        true
+    };
+    ($other:ident) => {
+        false
+    };
+}
+
+/// One dtype: how its quants are given, its head, and the quants of a part.
 macro_rules! unpack {
-    ($name:ident, signed: $signed:literal, halves: $halves:literal, head: |$block:ident| $head:expr, quants: |$at:ident, $part:ident| $quants:expr) => {
+    ($name:ident, $kind:expr, $Head:ident |$block:ident| $head:expr, |$at:ident, $part:ident| $quants:expr) => {
         impl Unpack for $name {
-            const SIGNED: bool = $signed;
-            const HALVES: bool = $halves;
+            const QUANTS: Quants = $kind;
+            const HALF_OFFSETS: bool = $name::OFFSETS && is_halves!($Head);
+            type Head = $Head;
 
             #[inline]
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn head($block: *const u8) -> Head {
+            unsafe fn head($block: *const u8) -> $Head {
                 // SAFETY: the caller promises a block, and everything read lies inside its `BYTES`.
                 unsafe { $head }
             }
@@ -214,95 +327,102 @@ macro_rules! unpack {
     };
 }
 
-unpack!(Q4_0, signed: true, halves: false,
-    head: |block| whole(one_f16(block), 0.0),
-    quants: |block, _part| _mm256_sub_epi8(unpack_nibbles(sixteen(block.add(2))), _mm256_set1_epi8(8)));
+unpack!(Q4_0, Quants::Biased(8), Whole | block | scale_alone(block), |block, _part| unpack_nibbles(sixteen(
+    block.add(2)
+)));
 
-unpack!(Q5_0, signed: true, halves: false,
-head: |block| whole(one_f16(block), 0.0),
-quants: |block, _part| {
-    // Without the fifth bit a quant is 16 less: the upper half of a byte all ones.
-    let upper = _mm256_andnot_si256(spread_bits(word(block.add(2))), _mm256_set1_epi8(-16));
+unpack!(Q5_0, Quants::Biased(16), Whole | block | scale_alone(block), |block, _part| {
+    let upper = _mm256_and_si256(spread_bits(word(block.add(2))), _mm256_set1_epi8(16));
     _mm256_or_si256(unpack_nibbles(sixteen(block.add(6))), upper)
 });
 
-unpack!(Q5_1, signed: false, halves: false,
-head: |block| {
-    let [d, m] = two_f16(block);
-    whole(d, m)
-},
-quants: |block, _part| {
-    let upper = _mm256_and_si256(spread_bits(word(block.add(4))), _mm256_set1_epi8(16));
-    _mm256_or_si256(unpack_nibbles(sixteen(block.add(8))), upper)
-});
+unpack!(
+    Q5_1,
+    Quants::Unsigned,
+    Whole | block | Whole { scale: all_f16(block), offset: all_f16(block.add(2)) },
+    |block, _part| {
+        let upper = _mm256_and_si256(spread_bits(word(block.add(4))), _mm256_set1_epi8(16));
+        _mm256_or_si256(unpack_nibbles(sixteen(block.add(8))), upper)
+    }
+);
 
-unpack!(Iq4Nl, signed: true, halves: false,
-head: |block| whole(one_f16(block), 0.0),
-quants: |block, _part| {
+unpack!(Iq4Nl, Quants::Signed, Whole | block | scale_alone(block), |block, _part| {
     let codebook = _mm256_broadcastsi128_si256(sixteen(CODEBOOK_IQ4_NL.as_ptr().cast()));
     _mm256_shuffle_epi8(codebook, unpack_nibbles(sixteen(block.add(2))))
 });
 
-unpack!(Mxfp4, signed: true, halves: false,
-head: |block| whole(power_of_two_half(block.read()), 0.0),
-quants: |block, _part| {
-    let codebook = _mm256_broadcastsi128_si256(sixteen(CODEBOOK_MXFP4.as_ptr().cast()));
-    _mm256_shuffle_epi8(codebook, unpack_nibbles(sixteen(block.add(1))))
-});
+unpack!(
+    Mxfp4,
+    Quants::Biased(12),
+    Whole | block | Whole { scale: _mm256_set1_ps(power_of_two_half(block.read())), offset: _mm256_setzero_ps() },
+    |block, _part| {
+        let codebook = const { biased(CODEBOOK_MXFP4, 12) };
+        let codebook = _mm256_broadcastsi128_si256(sixteen(codebook.as_ptr()));
+        _mm256_shuffle_epi8(codebook, unpack_nibbles(sixteen(block.add(1))))
+    }
+);
 
-unpack!(Q2K, signed: false, halves: true,
-    head: |block| {
+unpack!(
+    Q2K,
+    Quants::Unsigned,
+    Halves | block | {
         let ([d, dmin], both) = (two_f16(block.add(80)), sixteen(block));
         let low = _mm_set1_epi8(15);
-        let mut head = Head::NONE;
+        let mut head = Halves::NONE;
         sixteen_times(_mm_and_si128(both, low), d, &mut head.scales);
         sixteen_times(_mm_and_si128(_mm_srli_epi16::<4>(both), low), -dmin, &mut head.offsets);
         head
     },
-    quants: |block, part| shifted(thirty_two(block.add(16 + part / 4 * 32)), part % 4 * 2, 3));
+    |block, part| shifted(thirty_two(block.add(16 + part / 4 * 32)), part % 4 * 2, 3)
+);
 
-unpack!(Q3K, signed: true, halves: true,
-head: |block| {
-    let (d, [a, b, c]) = (one_f16(block.add(108)), [96, 100, 104].map(|at| word(block.add(at))));
-    let (low, high) = (0x0f0f_0f0f, 0x3030_3030);
-    let scales = _mm_setr_epi32(
-        (a & low | c << 4 & high).cast_signed(),
-        (b & low | c << 2 & high).cast_signed(),
-        (a >> 4 & low | c & high).cast_signed(),
-        (b >> 4 & low | c >> 2 & high).cast_signed(),
-    );
-    let mut head = Head::NONE;
-    sixteen_times(_mm_sub_epi8(scales, _mm_set1_epi8(32)), d, &mut head.scales);
-    head
-},
-quants: |block, part| {
-    let low = shifted(thirty_two(block.add(32 + part / 4 * 32)), part % 4 * 2, 3);
-    // Without the third bit a quant is 4 less: all ones above the two.
-    let upper = _mm256_andnot_si256(test_bit(thirty_two(block), part), _mm256_set1_epi8(-4));
-    _mm256_or_si256(low, upper)
-});
+unpack!(
+    Q3K,
+    Quants::Biased(4),
+    Halves | block | {
+        let (d, [a, b, c]) = (one_f16(block.add(108)), [96, 100, 104].map(|at| word(block.add(at))));
+        let (low, high) = (0x0f0f_0f0f, 0x3030_3030);
+        let scales = _mm_setr_epi32(
+            (a & low | c << 4 & high).cast_signed(),
+            (b & low | c << 2 & high).cast_signed(),
+            (a >> 4 & low | c & high).cast_signed(),
+            (b >> 4 & low | c >> 2 & high).cast_signed(),
+        );
+        let mut head = Halves::NONE;
+        sixteen_times(_mm_sub_epi8(scales, _mm_set1_epi8(32)), d, &mut head.scales);
+        head
+    },
+    |block, part| {
+        let low = shifted(thirty_two(block.add(32 + part / 4 * 32)), part % 4 * 2, 3);
+        let upper = _mm256_and_si256(test_bit(thirty_two(block), part), _mm256_set1_epi8(4));
+        _mm256_or_si256(low, upper)
+    }
+);
 
-unpack!(Q4K, signed: false, halves: false,
-    head: |block| six_bit_head(block),
-    quants: |block, part| shifted(thirty_two(block.add(16 + part / 2 * 32)), part % 2 * 4, 15));
+unpack!(Q4K, Quants::Unsigned, Parts | block | six_bit_head(block), |block, part| shifted(
+    thirty_two(block.add(16 + part / 2 * 32)),
+    part % 2 * 4,
+    15
+));
 
-unpack!(Q5K, signed: false, halves: false,
-head: |block| six_bit_head(block),
-quants: |block, part| {
+unpack!(Q5K, Quants::Unsigned, Parts | block | six_bit_head(block), |block, part| {
     let low = shifted(thirty_two(block.add(48 + part / 2 * 32)), part % 2 * 4, 15);
     let upper = _mm256_and_si256(test_bit(thirty_two(block.add(16)), part), _mm256_set1_epi8(16));
     _mm256_or_si256(low, upper)
 });
 
-unpack!(Q6K, signed: true, halves: true,
-head: |block| {
-    let mut head = Head::NONE;
-    sixteen_times(sixteen(block.add(192)), one_f16(block.add(208)), &mut head.scales);
-    head
-},
-quants: |block, part| {
-    let run = part / 4 * 64 + part % 2 * 32;
-    let low = shifted(thirty_two(block.add(run)), part % 4 / 2 * 4, 15);
-    let upper = shifted(thirty_two(block.add(128 + part / 4 * 32)), part % 4 * 2, 3);
-    _mm256_sub_epi8(_mm256_or_si256(low, _mm256_slli_epi16::<4>(upper)), _mm256_set1_epi8(32))
-});
+unpack!(
+    Q6K,
+    Quants::Biased(32),
+    Halves | block | {
+        let mut head = Halves::NONE;
+        sixteen_times(sixteen(block.add(192)), one_f16(block.add(208)), &mut head.scales);
+        head
+    },
+    |block, part| {
+        let run = part / 4 * 64 + part % 2 * 32;
+        let low = shifted(thirty_two(block.add(run)), part % 4 / 2 * 4, 15);
+        let upper = shifted(thirty_two(block.add(128 + part / 4 * 32)), part % 4 * 2, 3);
+        _mm256_or_si256(low, _mm256_slli_epi16::<4>(upper))
+    }
+);

@@ -4,7 +4,7 @@ use core::arch::x86_64::*;
 
 use super::{
     super::{BLOCK, GROUP, GroupLayout, Rounded},
-    blocks::{Head, Unpack, unpack_nibbles},
+    blocks::{Head, Quants, Unpack, unpack_nibbles},
     load_bf16, load_f16, load_f32, sum_lanes,
 };
 
@@ -14,6 +14,42 @@ pub(super) const F32: u8 = 0;
 pub(super) const F16: u8 = 1;
 /// bf16 weights.
 pub(super) const BF16: u8 = 2;
+
+/// Eight elements of every row from `start` on, into partial sums. Only what reads beyond the end of rows calls a copy, and
+/// it stands outside the loop: a call there would move all sums to memory and back.
+///
+/// # Safety
+/// As for [`dots_plain`]; and if `WHOLE`, all eight elements must lie before `k`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn eight_plain<const M: usize, const N: usize, const W: u8, const WHOLE: bool>(
+    (start, k): (usize, usize),
+    w: [&[u8]; M],
+    x: [&[u8]; N],
+    sums: &mut [[__m256; N]; M],
+) {
+    let end = if WHOLE { start + 8 } else { k };
+    let mut eight = [_mm256_setzero_ps(); M];
+    for (eight, w) in eight.iter_mut().zip(&w) {
+        let row = w.as_ptr();
+        fetch_ahead::<N>(row.wrapping_add(start * if W == F32 { 4 } else { 2 }));
+        // SAFETY: the caller promises the elements before `end`.
+        *eight = unsafe {
+            match W {
+                F32 => load_f32(row, start, end),
+                F16 => load_f16(row, start, end),
+                _ => load_bf16(row, start, end),
+            }
+        };
+    }
+    for (j, x) in x.iter().enumerate() {
+        // SAFETY: the caller promises the elements before `end`.
+        let x = unsafe { load_f32(x.as_ptr(), start, end) };
+        for i in 0..M {
+            sums[i][j] = _mm256_fmadd_ps(eight[i], x, sums[i][j]);
+        }
+    }
+}
 
 /// Dot products of plain rows: eight partial sums each.
 ///
@@ -27,28 +63,15 @@ pub(super) unsafe fn dots_plain<const M: usize, const N: usize, const W: u8>(
     x: [&[u8]; N],
 ) -> [[f32; N]; M] {
     const { assert!(W == F32 || W == F16 || W == BF16) };
-    let bytes = if W == F32 { 4 } else { 2 };
     let mut sums = [[_mm256_setzero_ps(); N]; M];
-    for start in (0..k).step_by(8) {
-        let mut eight = [_mm256_setzero_ps(); M];
-        for (eight, w) in eight.iter_mut().zip(&w) {
-            fetch_ahead::<N>(w.as_ptr().wrapping_add(start * bytes));
-            // SAFETY: the caller promises `k` elements a row.
-            *eight = unsafe {
-                match W {
-                    F32 => load_f32(w.as_ptr(), start, k),
-                    F16 => load_f16(w.as_ptr(), start, k),
-                    _ => load_bf16(w.as_ptr(), start, k),
-                }
-            };
-        }
-        for (j, x) in x.iter().enumerate() {
-            // SAFETY: the caller promises `k` elements a row.
-            let x = unsafe { load_f32(x.as_ptr(), start, k) };
-            for i in 0..M {
-                sums[i][j] = _mm256_fmadd_ps(eight[i], x, sums[i][j]);
-            }
-        }
+    let whole = k - k % 8;
+    for start in (0..whole).step_by(8) {
+        // SAFETY: the caller promises the rows, and `whole` is at most `k`.
+        unsafe { eight_plain::<M, N, W, true>((start, k), w, x, &mut sums) };
+    }
+    if whole < k {
+        // SAFETY: the caller promises the rows.
+        unsafe { eight_plain::<M, N, W, false>((whole, k), w, x, &mut sums) };
     }
     add_up(&sums)
 }
@@ -237,7 +260,7 @@ pub(super) unsafe fn dots_blocks<B: Unpack, const M: usize, const N: usize>(
     let mut offsets = [_mm_setzero_ps(); M];
     let parts = B::ELEMENTS / BLOCK;
     for block in 0..k / B::ELEMENTS {
-        let mut heads = [Head::NONE; M];
+        let mut heads = [B::Head::NONE; M];
         for i in 0..M {
             // SAFETY: the block lies inside the row.
             heads[i] = unsafe { B::head(w[i].as_ptr().add(block * B::BYTES)) };
@@ -255,11 +278,13 @@ pub(super) unsafe fn dots_blocks<B: Unpack, const M: usize, const N: usize>(
                 // SAFETY: the block lies inside the row, and has the part.
                 unsafe {
                     quants[i] = B::quants(at, part);
-                    scales[i] = heads[i].scales::<B>(part);
+                    scales[i] = heads[i].scales(part);
                 }
-                magnitudes[i] = if B::SIGNED { _mm256_abs_epi8(quants[i]) } else { quants[i] };
-                if B::OFFSETS && !B::HALVES {
-                    offsets[i] = _mm_fmadd_ps(_mm_set1_ps(heads[i].offsets[part]), x_sums, offsets[i]);
+                magnitudes[i] = if B::QUANTS == Quants::Signed { _mm256_abs_epi8(quants[i]) } else { quants[i] };
+                if B::OFFSETS && !B::HALF_OFFSETS {
+                    // SAFETY: this function has the features.
+                    let offset = _mm256_castps256_ps128(unsafe { heads[i].offsets(part) });
+                    offsets[i] = _mm_fmadd_ps(offset, x_sums, offsets[i]);
                 }
             }
             for j in 0..N {
@@ -270,26 +295,32 @@ pub(super) unsafe fn dots_blocks<B: Unpack, const M: usize, const N: usize>(
                     let pair = group.add(layout.scales(x.first + j, b)).cast::<f64>().read_unaligned();
                     (q, _mm256_castpd_ps(_mm256_set1_pd(pair)))
                 };
+                let bias = if let Quants::Biased(bias) = B::QUANTS { bias } else { 0 };
+                let bias = _mm256_maddubs_epi16(_mm256_set1_epi8(bias), q);
                 let mut lane_sums = _mm256_setzero_ps();
-                if B::OFFSETS && B::HALVES {
+                if B::HALF_OFFSETS {
                     let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
                     lane_sums = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones)), x_scales);
                 }
                 for i in 0..M {
-                    // |w| · (x with the sign of w): at most 2 · 128 · 127, so 16 bits are enough.
-                    let signed = if B::SIGNED { _mm256_sign_epi8(q, quants[i]) } else { q };
-                    let pairs = _mm256_maddubs_epi16(magnitudes[i], signed);
+                    // 16 bits are enough: |w| · (x with the sign of w) is at most 2 · 128 · 127, biased products less.
+                    let pairs = match B::QUANTS {
+                        Quants::Unsigned => _mm256_maddubs_epi16(quants[i], q),
+                        Quants::Biased(_) => _mm256_sub_epi16(_mm256_maddubs_epi16(quants[i], q), bias),
+                        Quants::Signed => _mm256_maddubs_epi16(magnitudes[i], _mm256_sign_epi8(q, quants[i])),
+                    };
                     let dot = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, ones));
                     sums[i][j] = _mm256_fmadd_ps(dot, _mm256_mul_ps(scales[i], x_scales), sums[i][j]);
-                    if B::OFFSETS && B::HALVES {
-                        sums[i][j] = _mm256_fmadd_ps(heads[i].half_offsets(part), lane_sums, sums[i][j]);
+                    if B::HALF_OFFSETS {
+                        // SAFETY: this function has the features.
+                        sums[i][j] = _mm256_fmadd_ps(unsafe { heads[i].offsets(part) }, lane_sums, sums[i][j]);
                     }
                 }
             }
         }
     }
     let mut out = add_up(&sums);
-    if B::OFFSETS && !B::HALVES {
+    if B::OFFSETS && !B::HALF_OFFSETS {
         for i in 0..M {
             let mut four = [0.0; 4];
             // SAFETY: four floats.

@@ -99,6 +99,8 @@ pub struct Coverage {
 struct OpCoverage {
     kind: OpKind,
     cases: usize,
+    /// Which backends run some case.
+    ran: Vec<bool>,
     /// For each operand of the row, one entry a backend.
     operands: Vec<Vec<OperandCoverage>>,
 }
@@ -110,13 +112,14 @@ pub fn coverage(backends: &[&dyn Backend]) -> Coverage {
     for row in OPS.iter().filter(|row| row.computes()) {
         let none = || backends.iter().map(|_| OperandCoverage::default()).collect();
         let operands = row.operands.iter().map(|_| none()).collect();
-        by_op.insert(row.kind, OpCoverage { kind: row.kind, cases: 0, operands });
+        by_op.insert(row.kind, OpCoverage { kind: row.kind, cases: 0, ran: vec![false; backends.len()], operands });
     }
     for case in cases::cases() {
         let Some(op) = by_op.get_mut(&case.op.kind()) else { continue };
         op.cases += 1;
         for (index, backend) in backends.iter().enumerate() {
             let answer = support(*backend, &case);
+            op.ran[index] |= answer.is_yes();
             for (operand, coverage) in case.operands.iter().zip(&mut op.operands) {
                 let coverage = &mut coverage[index];
                 match &answer {
@@ -151,6 +154,10 @@ impl fmt::Display for Coverage {
         writeln!(f, "{} ops, {} dtypes, {cases} cases on {}", self.ops.len(), DTYPES.len(), words(&self.backends))?;
         for op in &self.ops {
             writeln!(f, "\n{}: {} cases", op.kind, op.cases)?;
+            if op.operands.is_empty() {
+                let ran = self.backends.iter().zip(&op.ran).filter(|(_, ran)| **ran).map(|(backend, _)| backend);
+                writeln!(f, "  no operands on {}", words(ran))?;
+            }
             for (row, coverages) in op.kind.row().operands.iter().zip(&op.operands) {
                 // Backends that do the same share a line.
                 let mut groups: Vec<(&OperandCoverage, Vec<&str>)> = Vec::new();

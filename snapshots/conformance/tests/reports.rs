@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use common::{Liar, Lie, cpu, first_hole};
 use entensor_components::{
-    Backend, BackendError, DTYPES, DType, MemorySlot, NodeDesc, OPS, Op, OpDesc, OpKind, Shape, ShapeError, SplitDesc,
-    Strides, Support, TensorDesc, TensorRef,
+    Backend, BackendError, DTYPES, DType, MemorySlot, NodeDesc, OPS, Op, OpDesc, Shape, ShapeError, SplitDesc, Strides,
+    Support, TensorDesc, TensorRef,
 };
 use entensor_conformance::{Case, Contents, Fill, Gap, Layout, Recorded, cases, map_cases, run_case_padded, run_cases};
 use entensor_cpu::{CpuBackend, Simd};
@@ -290,9 +290,6 @@ fn report_59_fully_masked_rows_give_zeros_and_leave_the_others_alone() {
 
 #[test]
 fn report_59_fused_attention_gives_zeros_for_fully_masked_rows() {
-    if OpKind::from_name("flash_attn_ext").is_none() {
-        return;
-    }
     // [dk, queries, heads] = [4, 3, 2], 5 keys of one head for both, values of width 3.
     let value = |i: usize, step: usize| f64::from(u8::try_from((i * step + 3) % 17).expect("small")) / 8.0 - 1.0;
     let list = |count: usize, step: usize| (0..count).map(|i| value(i, step)).collect::<Vec<f64>>();
@@ -348,8 +345,9 @@ fn report_60_poisoned_padding_never_reaches_a_result() {
         });
         sliced.truncate(40);
         let report = &run_cases(&sliced, &[(&leaky, &[] as &[Gap])])[0];
-        // Ids may name the first row only, which lies where it would lie in packed memory.
-        assert!(report.failures.len() * 4 > sliced.len() * 3 || sliced.is_empty(), "{}: {report}", row.name);
+        // Not all of them: ids may name the first row only, which lies where it would in packed memory, and of the kernel of
+        // `im2col` nothing is read.
+        assert!(report.failures.len() * 2 > sliced.len() || sliced.is_empty(), "{}: {report}", row.name);
     }
     // And what it gives where a result is made of all that was read is NaN.
     let lines = [

@@ -37,6 +37,7 @@ def binary():
             (((6, 4, 2), (3, 2, 1)), ("sliced", "transposed"), ("f32", "f32")),
             (((9, 4), (9, 4)), ("broadcast", "permuted"), ("f16", "f32")),
             (((9, 4), (1, 4)), ("contiguous", "broadcast"), ("f32", "f32")),
+            (((9, 2, 3), (9, 2, 3)), ("sliced", "permuted"), ("bf16", "f16")),
         ]:
             a = noise(shapes[0], layouts[0], dtypes[0])
             b = noise(shapes[1], layouts[1], dtypes[1], steps)

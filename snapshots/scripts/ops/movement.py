@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .records import agrees, blocks, encoded, noise, record
+from .records import agrees, blocks, encoded, noise, record, rounded
 
 
 def copies():
@@ -19,7 +19,7 @@ def copies():
     ]:
         x = noise(source, a, "f32", thirds)
         into = noise(target, b, "f16")
-        record("cpy", x.values.astype(np.float32).astype(np.float16).astype(np.float64), source=x, target=into)
+        record("cpy", rounded(x.values, "f16"), source=x, target=into)
     half, into = noise((7, 5, 3), "transposed", "f16"), noise((7, 5, 3), "permuted")
     record("cpy", half.values, source=half, target=into)
     x, into = noise((64, 3), "sliced"), blocks((64, 3), "q8_0")
@@ -28,11 +28,13 @@ def copies():
 
 def casts():
     x = noise((7, 5, 3), "transposed", "f32", (-2000, 4001, 1536))
-    record("cast", x.values.astype(np.float32).astype(np.float16).astype(np.float64), {"dtype": "f16"}, x=x)
+    record("cast", rounded(x.values, "f16"), {"dtype": "f16"}, x=x)
+    record("cast", rounded(x.values, "bf16"), {"dtype": "bf16"}, x=x)
     x = noise((9, 4), "sliced", "f16")
     record("cast", x.values, {"dtype": "f32"}, x=x)
-    x = blocks((64, 3), "q4_1")
-    record("cast", x.values, {"dtype": "f32"}, x=x)
+    for dtype in ["q4_1", "q5_0"]:
+        x = blocks((64, 3), dtype)
+        record("cast", x.values, {"dtype": "f32"}, x=x)
     x = noise((64, 2, 3), "permuted")
     record("cast", encoded(x.values, "q8_0"), {"dtype": "q8_0"}, x=x)
 

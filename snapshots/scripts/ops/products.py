@@ -12,6 +12,9 @@ def mul_mat():
         (noise((9, 5), "sliced", "f16"), noise((9, 4), "permuted", "f16")),
         (noise((9, 5, 2, 2), "permuted", "f16"), noise((9, 4, 6, 2), "sliced")),
         (noise((9, 5), "broadcast"), noise((9, 4), "transposed")),
+        (noise((9, 5), "transposed", "bf16"), noise((9, 4), "sliced", "bf16")),
+        (blocks((64, 5), "q4_0"), noise((64, 3), "permuted", "f16")),
+        (blocks((64, 5), "q5_1", "sliced"), noise((64, 3), "transposed")),
         (blocks((64, 5), "q8_0", "sliced"), noise((64, 3), "transposed")),
         (blocks((96, 5, 2), "q4_1", "permuted"), noise((96, 3, 4), "sliced")),
     ]:

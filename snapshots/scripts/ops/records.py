@@ -3,6 +3,8 @@
 Arrays have four axes, slowest first: `x[i3, i2, i1, i0]`; shapes are written fastest first, as in case lines.
 """
 
+import math
+
 import numpy as np
 import onnxruntime
 from gguf import GGMLQuantizationType
@@ -60,9 +62,20 @@ def noise(shape, layout="contiguous", dtype="f32", steps=None):
     h = (h * 2246822519) & mask
     h ^= h >> 13
     values = (low + h % count) / denominator
-    if dtype in ("f32", "f16"):
-        values = values.astype({"f32": np.float32, "f16": np.float16}[dtype]).astype(np.float64)
+    if dtype in ("f32", "f16", "bf16"):
+        values = rounded(values, dtype)
     return Operand(dtype, shape, layout, [_seed, low, count, denominator], values)
+
+
+def rounded(values, dtype):
+    """Values as a float dtype holds them, rounded to nearest, ties to even."""
+    values = np.asarray(values, dtype=np.float32)
+    if dtype == "f16":
+        values = values.astype(np.float16)
+    if dtype == "bf16":
+        bits = values.view(np.uint32).astype(np.uint64)
+        values = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
+    return values.astype(np.float64)
 
 
 def given(values, shape, layout="contiguous", dtype="i32"):
@@ -88,6 +101,8 @@ def _number(value):
     if value in (float("inf"), float("-inf")):
         return "inf" if value > 0 else "-inf"
     short = float(f"{value:.9g}")
+    if short == 0 and math.copysign(1, short) < 0:
+        return short
     return int(short) if short == int(short) and abs(short) < 1e9 else short
 
 

@@ -140,7 +140,7 @@ const FAULTS: &[(&str, &str, &str)] = &[
     ("backend cpu\ninput x f32 [4]\ny = none", "3:5", "unknown op `none`"),
     ("backend cpu\ny = relu z", "2:10", "tensor `z` is not defined before this line"),
     ("backend cpu\ninput x f32 [4]\ny = add x", "3:5", "`add` takes 2 operands (a, b), not 1"),
-    ("backend cpu\ninput x f32 [4]\ny = scale x by=two", "3:16", "a finite number, such as 0.125"),
+    ("backend cpu\ninput x f32 [4]\ny = scale x by=two", "3:16", "a number, such as 0.125 or inf"),
     ("backend cpu\ninput x f32 [4]\ny = scale x by=2 by=3", "3:18", "`by` is given a second time"),
     ("backend cpu\ninput x f32 [4]\ny = scale x frob=2", "3:13", "`scale` has no parameter `frob`; it has by"),
     ("backend cpu\ninput x f32 [4]\ny = relu x shape=[4]", "3:12", "`relu` has no parameter `shape`; it has none"),

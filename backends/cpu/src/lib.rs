@@ -6,7 +6,8 @@
 //! - **Numerics.** f32 accumulation (f64 for sums of rows); products with block weights round activations to 8-bit blocks of 32,
 //!   where a NaN or an infinity makes the whole product NaN. Outer axes of the weights are repeated in groups, as
 //!   grouped-query attention needs it.
-//! - **Unsafe.** Three places: `tensor` (strides to pointers), `run` (who may touch them when) and `simd`.
+//! - **Unsafe.** `tensor` (strides to pointers), `run` (who may touch them when) and `simd` (instructions); kernels promise only that they
+//!   write the rows of their chunk.
 //!
 //! ```
 //! use entensor_components::Backend;

@@ -17,15 +17,23 @@ pub(crate) enum Evaluated {
     /// Every element (every block, for block dtypes) in linear order, as bytes: what ops give that only move data.
     Units(Vec<u8>),
     /// Some rows, in the order in which they are written.
-    Rows(Vec<RowValues>),
+    Rows(Vec<Row>),
 }
 
 /// One row of a result.
-pub(crate) struct RowValues {
+pub(crate) struct Row {
     /// Axes 1 to 3.
     pub(crate) at: [u64; 3],
     /// The whole row.
-    pub(crate) values: Vec<f64>,
+    pub(crate) contents: Contents,
+}
+
+/// What is in a row.
+pub(crate) enum Contents {
+    /// Numbers to encode.
+    Values(Vec<f64>),
+    /// Bytes of the result's dtype.
+    Units(Vec<u8>),
 }
 
 /// Sizes were checked against the memory when it was bound, so they fit.
@@ -55,7 +63,9 @@ pub(crate) fn rows(shape: Shape) -> impl Iterator<Item = [u64; 3]> {
 
 /// Byte ranges of the units (elements or blocks) of one row.
 fn units(desc: &TensorDesc, start: usize, at: [u64; 3]) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let row: u64 = (0..3).map(|axis| at[axis] * desc.strides.0[axis + 1]).sum();
+    // Strides of a tensor without elements may be anything.
+    let offset = || (0..3).map(|axis| at[axis] * desc.strides.0[axis + 1]).sum();
+    let row: u64 = if desc.shape.is_empty() { 0 } else { offset() };
     let (step, unit) = (desc.strides.0[0], index(desc.dtype.block_bytes()));
     (0..desc.shape.0[0] / desc.dtype.block_elements()).map(move |i| {
         let begin = start + index(row + i * step);
@@ -128,7 +138,10 @@ pub(crate) fn store(result: &Evaluated, desc: &TensorDesc, bytes: &mut [u8], sta
         }
         Evaluated::Rows(written) => {
             for row in written {
-                store_row(&encode(&row.values, desc.dtype), desc, bytes, start, row.at);
+                match &row.contents {
+                    Contents::Values(values) => store_row(&encode(values, desc.dtype), desc, bytes, start, row.at),
+                    Contents::Units(units) => store_row(units, desc, bytes, start, row.at),
+                }
             }
         }
     }

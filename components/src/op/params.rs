@@ -55,7 +55,7 @@ pub enum ParamError {
 
 impl OpParam for f32 {
     type Arg = Self;
-    const FORM: &str = "a finite number, such as 0.125";
+    const FORM: &str = "a number, such as 0.125 or inf";
 
     fn from_arg(arg: Self) -> Self {
         arg

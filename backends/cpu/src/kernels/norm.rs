@@ -30,7 +30,13 @@ impl RmsNorm {
             // SAFETY: the row belongs to this chunk.
             let (x, out) = (x.row(at), unsafe { out.row_mut(at) });
             let mean = sum_of(level, &x, |v| v * v) / x.len() as f64;
-            let scale = (1.0 / (mean + f64::from(self.eps)).sqrt()) as f32;
+            let exact = 1.0 / (mean + f64::from(self.eps)).sqrt();
+            let scale = exact as f32;
+            if !scale.is_normal() {
+                // The scale of tiny or huge elements is no f32, though the results are.
+                apply(level, &x, out, 0.0, exact);
+                continue;
+            }
             for (start, len) in piece.tiles() {
                 x.load(level, start, &mut tile[..len]);
                 tile[..len].iter_mut().for_each(|v| *v *= scale);

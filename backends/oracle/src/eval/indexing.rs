@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use entensor_components::{BackendError, NodeDesc, Shape};
 
-use crate::access::{Evaluated, Operand, RowValues, index, rows};
+use crate::access::{Contents, Evaluated, Operand, Row, index, rows};
 
 /// Every id, checked against the number of rows.
 pub(super) fn checked_ids(node: &NodeDesc, ids: &Operand<'_>, rows: u64) -> Result<Vec<u64>, BackendError> {
@@ -49,7 +49,10 @@ pub(super) fn add_id(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evalua
 pub(super) fn set_rows(node: &NodeDesc, operands: &[Operand<'_>]) -> Result<Evaluated, BackendError> {
     let (target, source, ids) = (&operands[0], &operands[1], &operands[2]);
     let checked = checked_ids(node, ids, target.desc.shape.0[1])?;
-    let written = rows(source.desc.shape)
-        .map(|at| RowValues { at: [checked[position(ids.desc.shape, at)], at[1], at[2]], values: source.row(at) });
+    let moves = source.desc.dtype == target.desc.dtype;
+    let written = rows(source.desc.shape).map(|at| Row {
+        at: [checked[position(ids.desc.shape, at)], at[1], at[2]],
+        contents: if moves { Contents::Units(source.row_units(at)) } else { Contents::Values(source.row(at)) },
+    });
     Ok(Evaluated::Rows(written.collect()))
 }

@@ -1,6 +1,6 @@
 //! What attention layers need beside products.
 
-use super::{Rule, like_first, refuse, repeats};
+use super::{MAX_BIAS, Rule, like_first, mask_planes_fit, refuse, repeats};
 use crate::{
     dtype::DType,
     op::{Op, OpError, RopeMode, row::packed},
@@ -101,7 +101,7 @@ pub(crate) fn flash_attn_ext(op: &Op, operands: &[TensorDesc]) -> Rule {
         return param("scale", "must be finite");
     }
     // Slopes are at least 2^-max_bias: none may become 0, since 0 times a mask of minus infinity is no number.
-    if !(0.0..=126.0).contains(max_bias) {
+    if !(0.0..=MAX_BIAS).contains(max_bias) {
         return param("max_bias", "must be from 0 to 126");
     }
     if !(logit_softcap.is_finite() && *logit_softcap >= 0.0) {
@@ -118,9 +118,10 @@ pub(crate) fn flash_attn_ext(op: &Op, operands: &[TensorDesc]) -> Rule {
         return refuse(op, "heads and batch of k and v must divide those of q", operands);
     }
     if let Some(mask) = operands.get(3) {
-        let m = mask.shape.0;
-        let planes_fit = m[2] != 0 && m[3] != 0 && q[2].is_multiple_of(m[2]) && q[3].is_multiple_of(m[3]);
-        if m[0] != k[1] || m[1] < q[1] || !(planes_fit || operands[0].shape.is_empty()) {
+        let m = mask.shape;
+        // A query of no elements still has a result: whatever the keys, they all score 0.
+        let empty = q[1..].contains(&0) || v[0] == 0;
+        if m.0[0] != k[1] || m.0[1] < q[1] || !mask_planes_fit(m, operands[0].shape, empty) {
             return refuse(
                 op,
                 "the mask needs an element per key, at least a row per query, and outer axes that divide those of q",
@@ -246,6 +247,10 @@ mod tests {
             assert!(matches!(run(bad), Err(OpError::Shape { .. })), "{bad:?}");
         }
         assert!(matches!(op.result(&[f32s(q), of(DType::I32, k), f32s(v)]), Err(OpError::DType { .. })));
+        // Queries of no elements have results, so their masks must have planes.
+        let (q, k, v) = ([0, 3, 2, 1], [0, 5, 2, 1], [4, 5, 2, 1]);
+        assert!(matches!(run(&[q, k, v, [5, 3, 0, 1]]), Err(OpError::Shape { .. })));
+        assert!(run(&[q, k, v, [5, 3, 1, 1]]).is_ok());
         // A result that nobody can count, of operands without elements.
         let huge = [[0, 1 << 40, 1 << 20, 1], [0, 0, 1 << 20, 1], [1 << 20, 0, 1 << 20, 1]];
         assert!(matches!(run(&huge), Err(OpError::Result { .. })));

@@ -36,6 +36,10 @@ pub(crate) fn set_rows(op: &Op, operands: &[TensorDesc]) -> Rule {
             operands,
         );
     }
+    let expected = if target.dtype.is_integer() { target.dtype } else { DType::F32 };
+    if rows.dtype != expected {
+        return refuse(op, "rows are f32, or of the target's dtype if that is an integer", operands);
+    }
     Ok(OpResult { desc: target, view: Some(ViewOf { operand: 0, offset_bytes: 0 }) })
 }
 

@@ -12,7 +12,7 @@ mod views;
 
 use crate::{
     op::{Op, OpError, OpResult},
-    shape::TensorDesc,
+    shape::{Shape, TensorDesc},
 };
 pub(super) use attention::*;
 pub(super) use elementwise::*;
@@ -33,6 +33,15 @@ fn refuse(op: &Op, rule: &'static str, operands: &[TensorDesc]) -> Rule {
 /// A parameter out of range.
 fn refuse_param(op: &Op, param: &'static str, rule: &'static str) -> Rule {
     Err(OpError::Param { op: op.row().name, param, rule })
+}
+
+/// The largest ALiBi bias: from here on the smallest slope would be no normal f32, and a slope of 0 would lose the
+/// mask's infinities.
+const MAX_BIAS: f32 = 126.0;
+
+/// Whether a mask's outer axes divide those of what it masks; of no matter where the result is empty.
+fn mask_planes_fit(mask: Shape, masked: Shape, empty: bool) -> bool {
+    empty || (2..4).all(|axis| mask.0[axis] != 0 && masked.0[axis].is_multiple_of(mask.0[axis]))
 }
 
 fn repeats(small: u64, large: u64) -> bool {

@@ -1,15 +1,11 @@
 //! Functions of rows.
 
-use super::{Rule, like_first, refuse};
+use super::{MAX_BIAS, Rule, like_first, mask_planes_fit, refuse};
 use crate::{
     dtype::DType,
     op::{Op, OpError, row::packed},
     shape::{Shape, TensorDesc},
 };
-
-/// The largest ALiBi bias: from here on the smallest slope would be no normal f32, and a slope of 0 would lose the
-/// mask's infinities.
-const MAX_BIAS: f32 = 126.0;
 
 fn out_of_range(op: &Op, param: &'static str, rule: &'static str) -> OpError {
     OpError::Param { op: op.row().name, param, rule }
@@ -50,10 +46,8 @@ pub(crate) fn soft_max(op: &Op, operands: &[TensorDesc]) -> Rule {
     let x = operands[0].shape;
     match operands.get(1) {
         Some(mask) => {
-            let (x, m) = (x.0, mask.shape.0);
-            let planes_fit = m[2] != 0 && m[3] != 0 && x[2].is_multiple_of(m[2]) && x[3].is_multiple_of(m[3]);
-            let empty = operands[0].shape.is_empty();
-            if m[0] != x[0] || m[1] < x[1] || !(planes_fit || empty) {
+            let m = mask.shape;
+            if m.0[0] != x.0[0] || m.0[1] < x.0[1] || !mask_planes_fit(m, x, x.is_empty()) {
                 return refuse(
                     op,
                     "the mask needs the row length, at least as many rows, and outer axes that divide",

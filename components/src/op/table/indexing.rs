@@ -16,9 +16,9 @@ macro_rules! indexing_ops {
         source: "ggml_get_rows",
     }
 
-    /// Writes `rows` into `target` at the rows that `ids` name, encoding to its dtype; the result is the target. When an
-    /// id occurs twice, the last row wins. An id outside the target is an error at run time, before memory is touched.
-    set_rows SetRows(target: One<REALS>, rows: One<F32>, ids: One<IDS, Indices>) {} => ROW {
+    /// Writes `rows` into `target` at the rows that `ids` name, encoding f32 to its dtype; the result is the target.
+    /// Integers go into a target of the same dtype, bit for bit. When an id occurs twice, the last row wins. An id outside the target is an error at run time, before memory is touched.
+    set_rows SetRows(target: One<ANY>, rows: One<F32_OR_INTEGER>, ids: One<IDS, Indices>) {} => ROW {
         writes: Some(0),
         result: rules::set_rows,
         samples: |_| samples::set_rows(),

@@ -40,6 +40,8 @@ use bevy_ecs::prelude::*;
 use crate::generation::bump_generation;
 
 const F32: DTypeSet = DTypeSet::of(&[DType::F32]);
+/// f32 and integers.
+const F32_OR_INTEGER: DTypeSet = DTypeSet::INTEGERS.with(DType::F32);
 const FLOATS: DTypeSet = DTypeSet::FLOATS;
 const I32: DTypeSet = DTypeSet::of(&[DType::I32]);
 /// Row indices.

@@ -60,6 +60,9 @@ pub enum ChatError {
     /// The system has no thread to run the template on.
     #[error("no thread can be started for the chat template: {0}")]
     Thread(std::io::Error),
+    /// The template engine has a fault that this template meets.
+    #[error("the template engine fails on this chat template; replace it, or give the prompt as plain text")]
+    Engine,
     /// The text cannot be tokenized.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

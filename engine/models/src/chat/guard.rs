@@ -57,7 +57,7 @@ fn find(source: &str, from: usize, wanted: &str) -> Option<usize> {
 fn end_of_raw(source: &str, from: usize) -> usize {
     let mut at = from;
     while let Some(start) = find(source, at, "{%") {
-        let Some(end) = find(source, start, "%}") else { break };
+        let Some(end) = find(source, start + 2, "%}") else { break };
         if source[start + 2..end].trim_matches(['-', '+']).trim() == "endraw" {
             return end + 2;
         }

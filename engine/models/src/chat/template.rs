@@ -185,7 +185,7 @@ fn on_thread<T: Send>(fuel: u64, run: impl FnOnce() -> T + Send) -> Result<T, Ch
         let thread = builder.spawn_scoped(scope, run).map_err(ChatError::Thread)?;
         match thread.join() {
             Ok(value) => Ok(value),
-            Err(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(ChatError::Engine),
         }
     })
 }

@@ -399,3 +399,23 @@ fn what_failed_is_taken_back() {
     assert!(matches!(conversation.ask("Two"), Err(ChatError::Refused { .. })));
     assert_eq!(conversation.messages().len(), 2, "nothing was said");
 }
+
+#[test]
+fn no_text_of_marks_panics() {
+    // A raw block whose end shares a character with the mark behind its start.
+    for source in ["{% raw %}{%}", "{% raw %}{%}{% endraw %}", "{%raw%}{%-%}", "{#}", "{{}", "{%}", "{%"] {
+        let _ = ChatTemplate::from_metadata(&metadata(Some(source)).metadata, &tokenizer());
+    }
+    let marks = ["{", "%", "}", "-", "#", "raw", "endraw", " ", "'", "for", "{%", "%}"];
+    let mut state = 1_u32;
+    for _ in 0..2000 {
+        let mut source = String::from("{% raw %}");
+        for _ in 0..12 {
+            // A linear congruential generator: any will do.
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            source.push_str(marks[(state >> 16) as usize % marks.len()]);
+        }
+        // An error is fine.
+        let _ = guard::guarded(&source);
+    }
+}

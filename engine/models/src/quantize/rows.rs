@@ -1,6 +1,9 @@
 //! Converting the data of one tensor, piece by piece, on several threads.
 
-use std::num::NonZeroUsize;
+use std::{
+    num::NonZeroUsize,
+    sync::{Mutex, PoisonError},
+};
 
 use entensor_components::{DType, DTypeClass};
 
@@ -72,17 +75,25 @@ impl Converter {
             let pieces = bytes.chunks(piece_bytes.max(1));
             let first_piece = round * self.workers.len();
             let mut results = vec![Ok(()); pieces.len()];
-            std::thread::scope(|scope| {
-                let mut jobs = self.workers.iter_mut().zip(pieces.clone()).zip(&mut results);
-                // The caller works too.
-                let own = jobs.next();
-                for ((worker, piece), result) in jobs {
-                    scope.spawn(move || *result = worker.run(piece, from, to));
-                }
-                if let Some(((worker, piece), result)) = own {
-                    *result = worker.run(piece, from, to);
-                }
-            });
+            let helpers = pieces.len().saturating_sub(1);
+            {
+                let jobs = Mutex::new(self.workers.iter_mut().zip(pieces.clone()).zip(&mut results));
+                let work = || {
+                    let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    while let Some(((worker, piece), result)) = next() {
+                        *result = worker.run(piece, from, to);
+                    }
+                };
+                std::thread::scope(|scope| {
+                    // The caller works too, and does all of it where the system has no threads to spare.
+                    for _ in 0..helpers {
+                        if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                            break;
+                        }
+                    }
+                    work();
+                });
+            }
             for (i, ((worker, piece_source), result)) in self.workers.iter().zip(pieces).zip(results).enumerate() {
                 result.map_err(|bad: BadValue| {
                     let before = ((first_piece + i) as u64).saturating_mul(piece as u64);

@@ -71,6 +71,10 @@ fn numbers(cases: &mut Vec<Case>) {
     // A row of zeros must not divide by zero.
     cases.push(Case::new(Op::Scale { by: 0.0 }, vec![x]));
     cases.push(Case::new(Op::RmsNorm { eps: 0.0 }, vec![x]));
+    // Nor must one of numbers whose mean square, or its root's inverse, is no f32.
+    for fill in [Fill::Tiny, Fill::Huge] {
+        cases.push(Case { fill, ..Case::new(Op::RmsNorm { eps: 0.0 }, vec![x]) });
+    }
 }
 
 /// Ids that repeat, and ids out of range.

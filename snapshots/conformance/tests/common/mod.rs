@@ -1,4 +1,4 @@
-//! Backends that lie, in one way each.
+//! Backends to test, and backends that lie, in one way each.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -8,11 +8,21 @@ use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, MemoryHandle, MemoryReport, OpDesc, OpKind, PreparedSplit,
     SplitDesc, Support, TensorDesc, TensorRef, Ticket, Usage,
 };
+use entensor_conformance::{Case, Gap, run_cases};
 use entensor_cpu::{CpuBackend, CpuConfig, Simd};
 use entensor_oracle::OracleBackend;
 
 pub(crate) fn cpu(threads: usize, simd: Simd) -> CpuBackend {
     CpuBackend::new(CpuConfig { threads: Some(threads), simd, ..CpuConfig::default() }).expect("the CPU is there")
+}
+
+pub(crate) fn backends() -> (OracleBackend, CpuBackend) {
+    (OracleBackend::new("oracle"), cpu(1, Simd::Detect))
+}
+
+/// Runs cases on the CPU backend, on two threads.
+pub(crate) fn assert_cpu_conforms(cases: &[Case]) {
+    run_cases(cases, &[(&cpu(2, Simd::Detect), &[] as &[Gap])])[0].assert_passed();
 }
 
 /// A backend that computes like the oracle and then does something wrong.

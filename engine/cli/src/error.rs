@@ -8,7 +8,7 @@ use entensor::{
 };
 use entensor_models::{
     ModelError, chat::ChatError, compare::CompareError, gguf::GgufError, quantize::QuantizeError,
-    sampling::SamplingError, tokenizer::TokenizerError,
+    safetensors::SafetensorsError, sampling::SamplingError, tokenizer::TokenizerError,
 };
 use serde::Serialize;
 

@@ -1,11 +1,9 @@
 //! Safetensors files: what is read from them, what is refused, and a graph that computes with them.
 
-use std::collections::HashMap;
-
 use entensor::{DType, Engine, GraphBuilder};
 use entensor_models::{
     ModelError,
-    safetensors::{HEADER_LIMIT_BYTES, SafetensorsError, SafetensorsFile, SafetensorsHeader},
+    safetensors::{HEADER_LIMIT_BYTES, SafetensorsError, SafetensorsFile, SafetensorsHeader, SafetensorsTensor},
 };
 use proptest::prelude::*;
 use safetensors::tensor::{Dtype, TensorView, serialize};
@@ -19,8 +17,8 @@ fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
     let views = tensors
         .iter()
         .map(|&(name, dtype, shape, data)| (name, TensorView::new(dtype, shape.to_vec(), data).expect("a tensor")));
-    let texts = HashMap::from([("format".to_owned(), "test".to_owned())]);
-    serialize(views, Some(texts)).expect("a file")
+    let texts = [("format".to_owned(), "test".to_owned())];
+    serialize(views, Some(texts.into_iter().collect())).expect("a file")
 }
 
 /// A file made by hand, which may be wrong.
@@ -51,8 +49,8 @@ fn tensors_are_listed_with_their_axes_turned_around() {
     let matrix = file.tensor("matrix").expect("there");
     assert_eq!((matrix.dtype.as_str(), &matrix.shape[..], matrix.size_bytes), ("F32", &[3, 2][..], 24));
     assert_eq!(file.tensor_bytes("matrix").expect("there"), floats(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
-    assert_eq!(file.tensor("half").and_then(|half| half.graph_dtype()).expect("known"), DType::F16);
-    assert_eq!(file.tensor("scalar").and_then(|scalar| scalar.graph_shape()).expect("one axis"), [1]);
+    assert_eq!(file.tensor("half").and_then(SafetensorsTensor::graph_dtype).expect("known"), DType::F16);
+    assert_eq!(file.tensor("scalar").and_then(SafetensorsTensor::graph_shape).expect("one axis"), [1]);
     assert_eq!(file.tensors().len(), 4);
     assert_eq!(file.metadata(), [("format".to_owned(), "test".to_owned())]);
     assert!(matches!(file.tensor("other"), Err(SafetensorsError::MissingTensor { .. })));

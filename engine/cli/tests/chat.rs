@@ -113,8 +113,8 @@ fn chats_that_cannot_be_are_refused() {
         assert!(error.contains(word), "{error}");
     }
     let silent = files.write("silent.gguf", tiny(Some("")));
-    let error = entensor("run", &silent, &["--chat", "-p", "a"]).failed(1);
-    assert!(error.contains("prompt that is not empty") || error.contains("no tokens"), "{error}");
+    let error = entensor("run", &silent, &["--chat", "-p", "a"]).failed(2);
+    assert!(error.contains("no tokens to feed"), "{error}");
     let model = files.write("tiny.gguf", tiny(Some(TEMPLATE)));
     entensor("run", &model, &["--system", "x", "-p", "a"]).failed(2);
     entensor("run", &model, &["--chat", "-p", ""]).failed(2);

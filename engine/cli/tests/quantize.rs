@@ -173,12 +173,37 @@ fn threads_change_no_byte() {
 }
 
 #[test]
+fn a_rule_for_everything_leaves_a_model_that_runs() {
+    let files = Files::new();
+    let path = files.write("in.gguf", Tiny::default().build());
+    let out = files.path().join("out.gguf");
+    quantize(&path, &out, &["--dtype", "q8_0", "--keep", "*=q8_0"]).ok();
+    entensor("run", &out, &["-p", "a", "-n", "2"]).ok();
+    // What was asked for is in no tensor, so the file does not claim it.
+    quantize(&path, &out, &["--dtype", "q5_0", "--keep", "*=keep"]).ok();
+    let q5_0 = 8;
+    assert_ne!(GgufFile::open(&out).expect("valid").metadata().get_u32("general.file_type").expect("set"), q5_0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_replaced_file_keeps_its_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+    let files = Files::new();
+    let path = files.write("in.gguf", Tiny::default().build());
+    let out = files.write("out.gguf", b"old");
+    std::fs::set_permissions(&out, PermissionsExt::from_mode(0o600)).expect("ours");
+    quantize(&path, &out, &["--dtype", "f16"]).ok();
+    assert_eq!(std::fs::metadata(&out).expect("there").permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn rules_decide_by_name_and_the_first_counts() {
     let files = Files::new();
     let path = files.write("in.gguf", mixed().build().expect("valid"));
     let input = GgufFile::open(&path).expect("valid");
     let out = files.path().join("out.gguf");
-    let rules = ["a.*=keep", "?.*=f16", "*norm=f16", "positions=f16", "odd=q8_0"];
+    let rules = ["a.*=keep", "?.*=f16", "norm=f16", "*norm=f16", "positions=f16", "odd=q8_0"];
     let rules = rules.into_iter().flat_map(|rule| ["--keep", rule]);
     let args: Vec<&str> = ["--dtype", "q4_1"].into_iter().chain(rules).collect();
     let ran = quantize(&path, &out, &args);
@@ -188,7 +213,7 @@ fn rules_decide_by_name_and_the_first_counts() {
         ("a.second", DType::F16),
         ("z.first", DType::F16),
         ("norm", DType::F16),
-        ("half_norm", DType::F16),
+        ("half_norm", DType::F32),
         ("narrow", DType::Q4_1),
         ("positions", DType::I32),
         ("odd", DType::F16),

@@ -22,7 +22,7 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   entensor quantize model-f16.gguf model-q8_0.gguf --dtype q8_0
-  entensor quantize in.gguf out.gguf --dtype q4_1 --keep \"token_embd.*=q8_0\" --keep \"output.*=keep\"
+  entensor quantize in.gguf out.gguf --dtype q4_1 --keep \"token_embd.*=q8_0\" --keep \"*.attn_v.*=keep\"
 
 Matrices get the dtype, vectors become f32, integers stay. Where the blocks of a dtype do not divide the rows, another
 one takes its place: q5_0, q5_1, q8_0 and iq4_nl for types of 256-element blocks, else f16; every such tensor is named on

@@ -167,7 +167,7 @@ impl<'a> Quantization<'a> {
     fn outline(&self) -> Result<GgufOutline, GgufError> {
         let set = |value: u32| GgufValue::from(value);
         let changed = [
-            (FILE_TYPE_KEY, set(plan::file_type(self.config.dtype))),
+            (FILE_TYPE_KEY, set(plan::file_type(plan::main_dtype(&self.changes, self.config.dtype)))),
             (QUANTIZATION_VERSION_KEY, set(QUANTIZATION_VERSION)),
         ];
         let mut outline = GgufOutline::with_metadata_of(self.input, &changed);

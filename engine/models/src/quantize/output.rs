@@ -63,6 +63,10 @@ impl Output {
     pub(super) fn finish(self) -> Result<(), QuantizeError> {
         let Self { path, target, file } = self;
         let fail = |source| QuantizeError::Write { path: path.clone(), source };
+        // Who may read the old file may read the new one, and nobody else.
+        if let Ok(old) = fs::metadata(&target) {
+            file.as_file().set_permissions(old.permissions()).map_err(fail)?;
+        }
         file.as_file().sync_all().map_err(fail)?;
         let folder = target.parent().map(Path::to_owned);
         file.persist(&target).map_err(|error| fail(error.error))?;

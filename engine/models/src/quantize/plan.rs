@@ -18,7 +18,8 @@ pub struct QuantizeConfig {
 
 /// A dtype for the tensors whose names fit a pattern: `PATTERN=DTYPE`, or `PATTERN=keep` for what they have.
 ///
-/// In a pattern, `*` fits any text, also none, `?` fits one character, and every other character fits itself.
+/// In a pattern, `*` fits any text, also none, `?` fits one character, and every other character fits itself. A pattern with
+/// one of these gives its dtype to matrices only; a vector has to be named.
 ///
 /// ```
 /// use entensor_models::quantize::KeepRule;
@@ -39,6 +40,11 @@ impl KeepRule {
     #[must_use]
     pub fn fits(&self, name: &str) -> bool {
         fits(&self.pattern, name)
+    }
+
+    /// Whether vectors are meant too: `blk.*=q4_0` speaks of matrices, and a norm in blocks is nothing that a model can use.
+    fn reaches_vectors(&self) -> bool {
+        self.dtype.is_none() || !self.pattern.contains(['*', '?'])
     }
 
     /// The pattern.
@@ -158,17 +164,19 @@ pub(super) fn changes(header: &GgufHeader, config: &QuantizeConfig) -> Result<Ve
 }
 
 fn decide(tensor: &GgufTensor, config: &QuantizeConfig) -> (DType, Option<Fallback>) {
-    let rule = config.keep.iter().find(|rule| rule.fits(&tensor.name));
+    let [elements, rest @ ..] = tensor.shape;
+    let is_vector = rest == [1; 3];
+    let is_meant = |rule: &&KeepRule| rule.fits(&tensor.name) && (!is_vector || rule.reaches_vectors());
+    let rule = config.keep.iter().find(is_meant);
     if rule.is_some_and(|rule| rule.dtype.is_none()) {
         return (tensor.dtype, None);
     }
     if tensor.dtype.row().class == DTypeClass::Integer {
         return (tensor.dtype, Some(Fallback::Integer));
     }
-    let [elements, rest @ ..] = tensor.shape;
     let asked = match rule.and_then(|rule| rule.dtype) {
         Some(dtype) => dtype,
-        None if rest == [1; 3] && config.dtype != DType::F32 => return (DType::F32, Some(Fallback::Vector)),
+        None if is_vector && config.dtype != DType::F32 => return (DType::F32, Some(Fallback::Vector)),
         None => config.dtype,
     };
     match fallback(asked, elements) {
@@ -194,6 +202,24 @@ fn fallback(asked: DType, elements: u64) -> Option<DType> {
         _ => "f16",
     };
     Some(DType::from_name(smaller).filter(|&dtype| fits(dtype)).unwrap_or(DType::F16))
+}
+
+/// The dtype that a file is said to be of: the one asked for where some matrix got it, or what stands for it; else the one
+/// of most elements.
+pub(super) fn main_dtype(changes: &[TensorChange], asked: DType) -> DType {
+    let stands_for_it = |change: &&TensorChange| match change.fallback {
+        None => change.to == asked,
+        Some(Fallback::PartialBlock { asked: wanted, .. }) => wanted == asked,
+        Some(Fallback::Vector | Fallback::Integer) => false,
+    };
+    if changes.iter().any(|change| stands_for_it(&change)) {
+        return asked;
+    }
+    let elements = |dtype: DType| -> u64 {
+        changes.iter().filter(|change| change.to == dtype).fold(0, |sum, change| sum.saturating_add(change.elements))
+    };
+    let weights = changes.iter().map(|change| change.to).filter(|dtype| dtype.row().class != DTypeClass::Integer);
+    weights.max_by_key(|&dtype| elements(dtype)).unwrap_or(asked)
 }
 
 /// The value of `general.file_type` for files that are mostly of a dtype, as the GGUF specification numbers them.

@@ -9,6 +9,7 @@
 //! Source: DESIGN "liveness / allocate"; ggml-alloc (best fit); Pisarchyk and Lee 2020, arXiv:2001.03288 (by size).
 
 mod free_list;
+mod search;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use crate::{
     split::Copies,
     status::PassResult,
 };
+use search::Budget;
 use sweep::Sweep;
 
 /// A buffer that the plan needs.
@@ -96,11 +98,22 @@ fn place(live: &Live, sweep: &mut Sweep, allocated: &mut Allocated) -> Result<()
         allocated.lower_bound_bytes = allocated.lower_bound_bytes.saturating_add(arena.bound_bytes());
         // Its own buffers are numbered from zero so far.
         let base = index_u32(allocated.buffers.len());
+        let mut sizes = arena.sizes();
+        let total = arena.total_bytes();
+        if !search::near(total, arena.target_bytes()) {
+            let mut problem = sweep.problem(a, live);
+            if let Some(layout) = search::search(&mut problem, total, Budget::of(arena.blocks)) {
+                for (job, &place) in problem.jobs.iter().chain(&problem.permanent).zip(&layout.places) {
+                    allocated.places[job.block as usize] = place;
+                }
+                sizes = layout.sizes;
+            }
+        }
         if base > 0 && arena.blocks > 0 {
             let of_arena = live.blocks.iter().zip(&mut allocated.places).filter(|(block, _)| block.arena as usize == a);
             of_arena.for_each(|(_, place)| place.buffer += base);
         }
-        for (ordinal, size_bytes) in arena.sizes().into_iter().enumerate() {
+        for (ordinal, size_bytes) in sizes.into_iter().enumerate() {
             allocated.buffers.push(PlannedBuffer { arena: index_u32(a), ordinal: index_u32(ordinal), size_bytes });
         }
     }

@@ -7,6 +7,7 @@
 use super::{
     BlockPlace,
     free_list::{FreeList, Limits},
+    search::{Job, Problem},
 };
 use crate::{
     columns::index_u32,
@@ -19,8 +20,14 @@ const NONE: u32 = u32::MAX;
 #[derive(Default)]
 pub(super) struct ArenaState {
     free: FreeList,
+    limits: Limits,
     live_bytes: u128,
     peak_bytes: u128,
+    /// The same with blocks as long as their alignment makes them.
+    live_aligned: u128,
+    peak_aligned: u128,
+    /// The most bytes that alignment alone asks for.
+    slack: u64,
     /// How many blocks it has.
     pub(super) blocks: usize,
 }
@@ -29,6 +36,16 @@ impl ArenaState {
     /// The largest sum of live bytes over the steps.
     pub(super) fn bound_bytes(&self) -> u64 {
         u64::try_from(self.peak_bytes).unwrap_or(u64::MAX)
+    }
+
+    /// What no layout goes below: blocks begin aligned, so all but the last one in a buffer take their aligned bytes.
+    pub(super) fn target_bytes(&self) -> u64 {
+        let aligned = self.peak_aligned.saturating_sub(u128::from(self.slack));
+        u64::try_from(self.peak_bytes.max(aligned)).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn total_bytes(&self) -> u64 {
+        self.sizes().into_iter().fold(0, u64::saturating_add)
     }
 
     /// Sizes of its buffers.
@@ -42,11 +59,16 @@ impl ArenaState {
         self.blocks += 1;
         self.live_bytes += u128::from(block.size_bytes);
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+        let aligned = self.limits.end(0, block.size_bytes);
+        self.live_aligned += u128::from(aligned);
+        self.peak_aligned = self.peak_aligned.max(self.live_aligned);
+        self.slack = self.slack.max(aligned - block.size_bytes);
         if block.size_bytes == 0 { BlockPlace::default() } else { self.free.take(block.size_bytes) }
     }
 
     fn remove(&mut self, place: BlockPlace, size: u64, keep: u64) {
         self.live_bytes -= u128::from(size - keep);
+        self.live_aligned -= u128::from(self.limits.end(0, size) - self.limits.end(0, keep));
         self.free.free(place, size, keep);
     }
 }
@@ -99,11 +121,30 @@ impl Sweep {
         }
     }
 
+    /// The blocks of an arena that have bytes, by first step, as the last [`Self::place_all`] found them.
+    pub(super) fn problem(&self, arena: usize, live: &Live) -> Problem {
+        let mut jobs = Vec::with_capacity(self.arenas[arena].blocks);
+        for &start in &self.starts {
+            let mut b = start;
+            while b != NONE {
+                let Block { arena: of, size_bytes: size, first, last } = live.blocks[b as usize];
+                if of as usize == arena && size > 0 {
+                    jobs.push(Job { block: b, first, last, size });
+                }
+                b = self.next_start[b as usize];
+            }
+        }
+        let state = &self.arenas[arena];
+        Problem::new(state.limits, jobs, &live.shrinks, state.target_bytes())
+    }
+
     fn reset(&mut self, live: &Live) {
         self.arenas.resize_with(live.arenas.len(), ArenaState::default);
         for (state, arena) in self.arenas.iter_mut().zip(&live.arenas) {
-            state.free.reset(Limits::new(arena.align_bytes, arena.max_buffer_bytes));
-            (state.live_bytes, state.peak_bytes, state.blocks) = (0, 0, 0);
+            let limits = Limits::new(arena.align_bytes, arena.max_buffer_bytes);
+            let mut free = std::mem::take(&mut state.free);
+            free.reset(limits);
+            *state = ArenaState { free, limits, ..ArenaState::default() };
         }
         let steps = live.steps.max(1) as usize;
         for heads in [&mut self.starts, &mut self.ends] {

@@ -36,7 +36,7 @@ fn hidden(s: &mut Sheet, x: Tensor, place: &str) -> Tensor {
 
 fn perceptron() -> Result<CorpusFile, CorpusError> {
     let about = "policy and value of 4096 agents by three layers of 256, 2 copies; weights on the gpu, actions sampled on the host";
-    let mut s = Sheet::new(&["gpu ops=all,-argmax,-log events async", "cpu"]);
+    let mut s = Sheet::new(&["gpu ops=all,-log,-argmax events async", "cpu"]);
     let seen = s.input("seen", DType::F32, &[SEEN, AGENTS]);
     let shift = s.weight("seen.mean", DType::F32, &[SEEN], "gpu");
     let x = s.op("seen_centred", "sub", &[seen, shift]);

@@ -57,7 +57,7 @@ const MOBILE: [(u64, u64, u32, u64); 7] =
 fn mobilenet() -> Result<CorpusFile, CorpusError> {
     let about = "MobileNet-like net on 224x224 with convolutions by channel; phone whose npu and cpu share memory, the npu without \
                  pooling and softmax";
-    let machine = ["npu memory=host ops=conv_2d,conv_2d_dw,add,clamp,mul_mat align=64", "cpu"];
+    let machine = ["npu memory=host ops=add,clamp,mul_mat,conv_2d,conv_2d_dw align=64", "cpu"];
     let mut net = Net { s: Sheet::new(&machine), place: "cpu" };
     let image = net.s.input("image", DType::F32, &[224, 224, 3]);
     let clamp = |net: &mut Net, name: &str, x: Tensor| net.s.op(&format!("{name}_clamp"), "clamp min=0 max=6", &[x]);

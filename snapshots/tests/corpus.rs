@@ -111,7 +111,7 @@ fn the_table_is_as_the_golden_says() {
     let mut table = String::from("file backends nodes splits copies planned_bytes lower_bound_bytes ratio_x1000\n");
     for file in corpus() {
         let (_, plan) = proved(file.name, &read(&file));
-        let (backends, nodes, splits) = (plan.backends.len(), plan.nodes.len(), plan.splits.len());
+        let (backends, nodes, splits) = (plan.backends.len(), plan.node_count(), plan.splits.len());
         let (copies, planned, bound) = (plan.copies_made(), plan.planned_bytes(), plan.lower_bound_bytes);
         let ratio = ratio(&plan);
         let _ = writeln!(table, "{} {backends} {nodes} {splits} {copies} {planned} {bound} {ratio}", file.name);

@@ -62,7 +62,7 @@ fn every_cause_has_a_golden() {
     let own = [Cause::Undecided, Cause::User];
     let planned = Planned::new(&fixture("every_cause"));
     let plan = planned.expect();
-    let found: BTreeSet<&str> = plan.nodes.iter().map(|node| node.cause.name()).collect();
+    let found: BTreeSet<&str> = plan.nodes().map(|node| node.cause.name()).collect();
     let expected = Cause::ALL.into_iter().filter(|cause| !own.contains(cause)).map(Cause::name);
     assert_eq!(found, expected.collect(), "{}", planned.text());
 }
@@ -74,7 +74,7 @@ fn explanations_are_those_of_the_golden() {
     for (name, source) in fixtures() {
         let Ok(plan) = Planned::new(&common::parse(&name, &source)).result() else { continue };
         let _ = writeln!(text, "# {name}");
-        for (i, node) in plan.nodes.iter().enumerate() {
+        for (i, node) in plan.nodes().enumerate() {
             let backend = &plan.backends[node.backend as usize].name;
             let _ = writeln!(text, "{} -> {backend} [{}]: {}", node.name, node.cause, plan.why(i));
         }
@@ -171,7 +171,7 @@ fn a_users_system_between_two_passes_is_honoured() {
     let mut planned = Planned::with_schedule(&text, schedule);
     let plan = planned.expect();
     let place = |name| {
-        let node = &plan.nodes[plan.find(name).expect("it is planned")];
+        let node = plan.node(plan.find(name).expect("it is planned"));
         (node.backend, node.cause)
     };
     assert_eq!(place("b"), (1, Cause::User), "{}", planned.text());

@@ -5,21 +5,21 @@
 
 use entensor_components::{BatchRule, Cause, OpDesc, TensorDesc};
 
-use crate::plan::{Plan, PlanExisting, PlanNode};
+use super::{Plan, PlanExisting, PlanNode};
 
 impl Plan {
     /// One sentence on why a node is where it is.
     #[must_use]
     pub fn why(&self, node: usize) -> String {
-        let n = self.at(node);
+        let n = self.node(node);
         let here = self.backend_name(n.backend as usize);
-        let root = self.at(n.root as usize);
+        let root = self.node(n.root as usize);
         let is_writer = n.op.row().writes.is_some();
         match n.cause {
             Cause::Undecided => "no pass decided".into(),
-            Cause::Pin => why_pinned(node, n, root, here),
+            Cause::Pin => why_pinned(node, &n, &root, here),
             Cause::User => format!("a system that the user added between the passes placed it on {here}"),
-            Cause::Memory => self.why_memory(node, n, root),
+            Cause::Memory => self.why_memory(node, &n, &root),
             Cause::Input if is_writer => {
                 format!("writes the input `{}`, and inputs are on the host, {here}", root.name)
             }
@@ -35,33 +35,29 @@ impl Plan {
                 Some(writer) => format!("scratch memory, which `{writer}` writes on {here}"),
                 None => format!("scratch memory that is written on {here}"),
             },
-            Cause::Weights | Cause::Cache => self.why_anchored(n),
-            Cause::Offload => self.why_offloaded(n, here),
+            Cause::Weights | Cause::Cache => self.why_anchored(&n),
+            Cause::Offload => self.why_offloaded(&n, here),
             _ if self.backends.len() == 1 => format!("{here} is the only backend"),
             Cause::ExpandDown => format!("continues the run on {here}{}", self.neighbour("after", node, false)),
             Cause::ExpandUp => format!("joins the run on {here}{}", self.neighbour("before", node, true)),
             Cause::RestDown => {
-                format!("continues on {here}{}{}", self.neighbour("after", node, false), self.not_higher(n))
+                format!("continues on {here}{}{}", self.neighbour("after", node, false), self.not_higher(&n))
             }
-            Cause::RestUp => format!("starts on {here}{}{}", self.neighbour("before", node, true), self.not_higher(n)),
-            Cause::Upgrade => self.why_upgraded(n, here),
-            Cause::Best => self.why_best(n, here),
+            Cause::RestUp => format!("starts on {here}{}{}", self.neighbour("before", node, true), self.not_higher(&n)),
+            Cause::Upgrade => self.why_upgraded(&n, here),
+            Cause::Best => self.why_best(&n, here),
         }
-    }
-
-    fn at(&self, node: usize) -> &PlanNode {
-        &self.nodes[node]
     }
 
     fn backend_name(&self, backend: usize) -> &str {
         &self.backends[backend].name
     }
 
-    fn buffer_of(&self, root: &PlanNode) -> Option<&PlanExisting> {
+    fn buffer_of(&self, root: &PlanNode<'_>) -> Option<&PlanExisting> {
         root.existing.map(|(buffer, _)| &self.existing[buffer as usize])
     }
 
-    fn why_memory(&self, node: usize, n: &PlanNode, root: &PlanNode) -> String {
+    fn why_memory(&self, node: usize, n: &PlanNode<'_>, root: &PlanNode<'_>) -> String {
         let place = self.buffer_of(root).map_or_else(|| "in memory that exists".into(), place_text);
         let refused = self.refused_by_users(n, self.buffer_of(root));
         if n.op.row().writes.is_some() {
@@ -74,14 +70,15 @@ impl Plan {
     }
 
     /// The operand whose memory decided, and where it lies.
-    fn anchor(&self, n: &PlanNode) -> Option<(&PlanNode, &PlanNode, &PlanExisting)> {
-        let anchor = self.at(*n.sources.get(n.op.row().anchor?)? as usize);
-        let root = self.at(anchor.root as usize);
-        Some((anchor, root, self.buffer_of(root)?))
+    fn anchor(&self, n: &PlanNode<'_>) -> Option<(PlanNode<'_>, PlanNode<'_>, &PlanExisting)> {
+        let anchor = self.node(*n.sources.get(n.op.row().anchor?)? as usize);
+        let root = self.node(anchor.root as usize);
+        let buffer = self.buffer_of(&root)?;
+        Some((anchor, root, buffer))
     }
 
     /// ``weights `w` lie in `model` (host memory)``.
-    fn anchor_text(&self, n: &PlanNode) -> String {
+    fn anchor_text(&self, n: &PlanNode<'_>) -> String {
         let Some((anchor, root, buffer)) = self.anchor(n) else { return "what it reads has memory already".into() };
         let (what, lies) = if n.cause == Cause::Cache { ("", "lies") } else { ("weights ", "lie") };
         let through =
@@ -89,7 +86,7 @@ impl Plan {
         format!("{what}`{}`{through} {lies} {}", root.name, place_text(buffer))
     }
 
-    fn why_anchored(&self, n: &PlanNode) -> String {
+    fn why_anchored(&self, n: &PlanNode<'_>) -> String {
         let mut text = self.anchor_text(n);
         let Some((anchor, _, buffer)) = self.anchor(n) else { return text };
         text += &self.refused_by_users(n, Some(buffer));
@@ -98,7 +95,7 @@ impl Plan {
             return text;
         }
         for b in (0..n.backend as usize).filter(|&b| !self.can_use_buffer(b, buffer)) {
-            text += &self.not_offloaded(n, anchor, b);
+            text += &self.not_offloaded(n, &anchor, b);
         }
         text
     }
@@ -109,9 +106,9 @@ impl Plan {
     }
 
     /// Why a higher backend left work on host memory to the host.
-    fn not_offloaded(&self, n: &PlanNode, anchor: &PlanNode, backend: usize) -> String {
+    fn not_offloaded(&self, n: &PlanNode<'_>, anchor: &PlanNode<'_>, backend: usize) -> String {
         let (name, handle) = (self.backend_name(backend), &self.backends[backend].handle);
-        if let Some(reason) = refusal(n, backend) {
+        if let Some(reason) = self.refusal(n, backend) {
             return format!("; {name} refuses it ({reason})");
         }
         let batch = self.batch(n);
@@ -131,7 +128,7 @@ impl Plan {
         }
     }
 
-    fn why_offloaded(&self, n: &PlanNode, here: &str) -> String {
+    fn why_offloaded(&self, n: &PlanNode<'_>, here: &str) -> String {
         let (batch, weights) = (self.batch(n), self.anchor_text(n));
         match self.backends[n.backend as usize].handle.capabilities().offload_batch {
             Some(threshold) if batch >= threshold => {
@@ -142,23 +139,28 @@ impl Plan {
     }
 
     /// How many rows an upload of the anchor would serve.
-    fn batch(&self, n: &PlanNode) -> u64 {
-        let operands: Vec<TensorDesc> = n.sources.iter().map(|&s| self.at(s as usize).desc).collect();
-        OpDesc { op: &n.op, output: n.desc, operands: &operands }.batch()
+    fn batch(&self, n: &PlanNode<'_>) -> u64 {
+        let operands: Vec<TensorDesc> = n.sources.iter().map(|&s| self.node(s as usize).desc).collect();
+        OpDesc { op: n.op, output: n.desc, operands: &operands }.batch()
+    }
+
+    fn refusal(&self, n: &PlanNode<'_>, backend: usize) -> Option<&str> {
+        let refusals = self.refusals.of(n.index as usize);
+        refusals.iter().find(|(_, b, _)| *b as usize == backend).map(|(.., reason)| &**reason)
     }
 
     /// The refusals of higher backends that could use the memory that decides.
-    fn refused_by_users(&self, n: &PlanNode, buffer: Option<&PlanExisting>) -> String {
+    fn refused_by_users(&self, n: &PlanNode<'_>, buffer: Option<&PlanExisting>) -> String {
         let users = (0..n.backend as usize).filter(|&b| buffer.is_some_and(|buffer| self.can_use_buffer(b, buffer)));
-        let refusals = users.filter_map(|b| Some((b, refusal(n, b)?)));
+        let refusals = users.filter_map(|b| Some((b, self.refusal(n, b)?)));
         refusals.map(|(b, reason)| format!("; {} refuses it ({reason})", self.backend_name(b))).collect()
     }
 
     /// Why no higher backend has it, although nothing ties it to this one.
-    fn not_higher(&self, n: &PlanNode) -> String {
+    fn not_higher(&self, n: &PlanNode<'_>) -> String {
         let (mut text, mut unreached) = (String::new(), Vec::new());
         for b in 0..n.backend as usize {
-            match refusal(n, b) {
+            match self.refusal(n, b) {
                 Some(reason) => text += &format!("; {} refuses it ({reason})", self.backend_name(b)),
                 None => unreached.push(self.backend_name(b)),
             }
@@ -171,23 +173,23 @@ impl Plan {
 
     /// The nearest node that computes on the same backend.
     fn neighbour(&self, word: &str, node: usize, is_later: bool) -> String {
-        let backend = self.at(node).backend;
-        let fits = |&i: &usize| self.at(i).backend == backend && self.at(i).op.row().computes();
-        let found = if is_later { (node + 1..self.nodes.len()).find(fits) } else { (0..node).rev().find(fits) };
-        found.map_or_else(String::new, |i| format!(" {word} `{}`", self.at(i).name))
+        let backend = self.node(node).backend;
+        let fits = |&i: &usize| self.node(i).backend == backend && self.node(i).op.row().computes();
+        let found = if is_later { (node + 1..self.node_count()).find(fits) } else { (0..node).rev().find(fits) };
+        found.map_or_else(String::new, |i| format!(" {word} `{}`", self.node(i).name))
     }
 
     /// The first node that computes with a leaf, or with a view of it, or that writes it.
     fn first_user(&self, leaf: usize, writes: bool) -> Option<&str> {
-        let uses = |n: &&PlanNode| {
-            let is_leaf = |&s: &u32| self.at(s as usize).root as usize == leaf;
+        let uses = |n: &PlanNode<'_>| {
+            let is_leaf = |&s: &u32| self.node(s as usize).root as usize == leaf;
             let fits = n.op.row().computes() && n.sources.iter().any(is_leaf);
             fits && (!writes || n.root as usize == leaf)
         };
-        self.nodes[self.leaves.min(self.nodes.len())..].iter().find(uses).map(|n| &*n.name)
+        self.nodes().skip(self.leaves()).find(uses).map(|n| &**n.name)
     }
 
-    fn why_upgraded(&self, n: &PlanNode, here: &str) -> String {
+    fn why_upgraded(&self, n: &PlanNode<'_>, here: &str) -> String {
         let own = self.backends[n.backend as usize].handle.capabilities();
         let lower = self.backends.iter().skip(n.backend as usize + 1).filter(|b| {
             let other = b.handle.capabilities();
@@ -197,11 +199,12 @@ impl Plan {
         format!("{here} uses the same memory as {} ({}), can run it, and ranks higher", lower.join(" and "), own.memory)
     }
 
-    fn why_best(&self, n: &PlanNode, here: &str) -> String {
+    fn why_best(&self, n: &PlanNode<'_>, here: &str) -> String {
         let able: Vec<&str> =
-            (0..self.backends.len()).filter(|&b| refusal(n, b).is_none()).map(|b| self.backend_name(b)).collect();
+            (0..self.backends.len()).filter(|&b| self.refusal(n, b).is_none()).map(|b| self.backend_name(b)).collect();
         if able.len() < 2 {
-            let refused = n.refusals.iter().map(|(b, reason)| (self.backend_name(*b as usize), reason));
+            let refused = self.refusals.of(n.index as usize).iter();
+            let refused = refused.map(|(_, b, reason)| (self.backend_name(*b as usize), reason));
             let refused: String = refused.map(|(name, reason)| format!("; {name} refuses it ({reason})")).collect();
             return format!("only {here} can run it{refused}");
         }
@@ -213,7 +216,7 @@ impl Plan {
     }
 }
 
-fn why_pinned(node: usize, n: &PlanNode, root: &PlanNode, here: &str) -> String {
+fn why_pinned(node: usize, n: &PlanNode<'_>, root: &PlanNode<'_>, here: &str) -> String {
     if n.pin.is_some() {
         format!("the user pinned it to {here}")
     } else if root.pin.is_some() && n.root as usize != node {
@@ -227,8 +230,4 @@ fn why_pinned(node: usize, n: &PlanNode, root: &PlanNode, here: &str) -> String 
 fn place_text(buffer: &PlanExisting) -> String {
     let layout = if buffer.opaque { ", private layout" } else { "" };
     format!("in `{}` ({} memory{layout})", buffer.name, buffer.kind)
-}
-
-fn refusal(n: &PlanNode, backend: usize) -> Option<&str> {
-    n.refusals.iter().find(|(b, _)| *b as usize == backend).map(|(_, reason)| &**reason)
 }

@@ -117,7 +117,11 @@ fn facts(node: &Node, op: Op, root: Option<u32>, offset_bytes: u64) -> NodeFacts
 /// What a shared leaf is now, if it still is what the builder was told, and where it lies.
 fn shared_leaf(world: &World, entity: Entity, node: &Node) -> Option<(NodeFacts, Option<Stored>)> {
     let entity = world.get_entity(entity).ok()?;
-    let desc = TensorDesc { dtype: *entity.get::<DType>()?, shape: *entity.get::<Shape>()?, strides: *entity.get::<Strides>()? };
+    let desc = TensorDesc {
+        dtype: *entity.get::<DType>()?,
+        shape: *entity.get::<Shape>()?,
+        strides: *entity.get::<Strides>()?,
+    };
     let (flags, pin, place) = (*entity.get::<TensorFlags>()?, entity.get::<Pinned>()?.0, entity.get::<StoredIn>()?.0);
     let is_leaf = entity.get::<Op>()?.kind() == OpKind::None
         && entity.get::<Sources>()?.0.is_empty()

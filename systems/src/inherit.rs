@@ -13,11 +13,7 @@ use crate::{
 };
 
 /// The pass.
-pub fn inherit(
-    backends: Res<'_, Backends>,
-    nodes: Res<'_, Nodes>,
-    mut placements: Placements<'_, '_>,
-) -> PassResult {
+pub fn inherit(backends: Res<'_, Backends>, nodes: Res<'_, Nodes>, mut placements: Placements<'_, '_>) -> PassResult {
     placements.pull();
     let mut changed = 0;
     for node in nodes.computing() {

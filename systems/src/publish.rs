@@ -275,7 +275,8 @@ fn spawn_entities(world: &mut World, graph: Entity, plan: &Plan, entities: &[Ent
     }
     for (index, split) in plan.splits.iter().enumerate() {
         let nodes = plan.split_nodes(split).iter().map(|&n| entities[n as usize]).collect();
-        let inputs = plan.split_inputs(split).iter().map(|&c| entities[plan.copies[c as usize].source as usize]).collect();
+        let inputs =
+            plan.split_inputs(split).iter().map(|&c| entities[plan.copies[c as usize].source as usize]).collect();
         let split = (
             SplitOf { graph, index: index_u32(index) },
             BackendId(Some(BackendIndex(split.backend))),

@@ -8,9 +8,7 @@ use entensor_components::Cause;
 
 use crate::{
     allocate::Allocated,
-    columns::{
-        Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, OffloadMasks, Planning, SupportMasks,
-    },
+    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, OffloadMasks, Planning, SupportMasks},
     liveness::{Holds, Live},
     plan::{Plan, Step},
     publish::GraphPlan,

@@ -83,8 +83,9 @@ impl UpgradeInputs<'_> {
     }
 
     fn best(&self, node: usize, placements: &Placements<'_, '_>) -> Result<usize, PlanError> {
-        let readable =
-            |b: usize| self.nodes.sources.of(node).iter().filter(|&&s| self.can_read(b, s as usize, placements)).count();
+        let readable = |b: usize| {
+            self.nodes.sources.of(node).iter().filter(|&&s| self.can_read(b, s as usize, placements)).count()
+        };
         let able = self.support.0.iter(node, self.backends.0.len());
         // `max_by_key` keeps the last of equals, so walk from the lowest priority up.
         let best = able.rev().max_by_key(|&b| readable(b));

@@ -186,7 +186,9 @@ impl NodeTable {
             for desc in &self.descs {
                 let [a, b, c, d] = desc.shape.0;
                 // Three of four axes are small: one multiplication a node instead of four.
-                hasher.write_u64(a.rotate_left(8) ^ b.rotate_left(24) ^ c.rotate_left(40) ^ d ^ (desc.dtype as u64) << 56);
+                hasher.write_u64(
+                    a.rotate_left(8) ^ b.rotate_left(24) ^ c.rotate_left(40) ^ d ^ (desc.dtype as u64) << 56,
+                );
             }
             for &source in &self.sources.indices {
                 hasher.write_u32(source);
@@ -201,7 +203,8 @@ impl NodeTable {
     /// Bytes of its columns; names are counted once for each table that holds them.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
-        let names: usize = self.names.iter().map(|name| name.len() + size_of::<Arc<str>>() + 2 * size_of::<usize>()).sum();
+        let names: usize =
+            self.names.iter().map(|name| name.len() + size_of::<Arc<str>>() + 2 * size_of::<usize>()).sum();
         names
             + size_of_val(&*self.descs)
             + size_of_val(&*self.ops)

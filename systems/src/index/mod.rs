@@ -19,9 +19,7 @@ use entensor_components::{Generation, GraphTensors, PipelineCopies, SharedGenera
 
 use crate::{
     cache::{PlanCache, PlanKey},
-    columns::{
-        Backends, ExistingBuffer, GraphNodes, NodeFlags, NodeMemory, NodeOrder, Nodes, PlanSalt, Planning,
-    },
+    columns::{Backends, ExistingBuffer, GraphNodes, NodeFlags, NodeMemory, NodeOrder, Nodes, PlanSalt, Planning},
     error::PlanError,
     status::{PassResult, PlanCounters, PlanStatus},
 };
@@ -46,13 +44,7 @@ pub struct IndexColumns<'w> {
 type Graphs<'w, 's> = Query<
     'w,
     's,
-    (
-        &'static GraphTensors,
-        &'static Wanted,
-        &'static PipelineCopies,
-        &'static Generation,
-        Option<&'static GraphNodes>,
-    ),
+    (&'static GraphTensors, &'static Wanted, &'static PipelineCopies, &'static Generation, Option<&'static GraphNodes>),
 >;
 
 /// The pass.
@@ -72,9 +64,8 @@ pub fn index(
     check_backends(&backends)?;
     let (graph, wanted, copies, generation, kept) = graphs.get(planning.0).map_err(|_| PlanError::UnknownGraph)?;
     let kept = kept.filter(|kept| kept.generation == generation.0);
-    let is_current = |kept: &&GraphNodes| {
-        kept.shared_generation == shared.0 || gather::shared_leaves_are_the_same(kept, &tensors)
-    };
+    let is_current =
+        |kept: &&GraphNodes| kept.shared_generation == shared.0 || gather::shared_leaves_are_the_same(kept, &tensors);
     let all = match kept.filter(is_current) {
         Some(kept) => GraphNodes { shared_generation: shared.0, ..kept.clone() },
         None => gather::gather(planning.0, &graph.0, &tensors, generation.0, shared.0)?,

@@ -5,9 +5,7 @@ use std::sync::{Arc, Mutex};
 use bevy_ecs::prelude::*;
 use entensor_components::PipelineCopies;
 
-use super::{
-    Allocation, Held, Plan, PlanBackend, PlanBuffer, PlanCopy, PlanExisting, PlanSplit, Program, Step,
-};
+use super::{Allocation, Held, Plan, PlanBackend, PlanBuffer, PlanCopy, PlanExisting, PlanSplit, Program, Step};
 use crate::{
     allocate::Allocated,
     columns::{
@@ -124,9 +122,8 @@ fn add_allocations(plan: &mut Plan, live: &Live, allocated: &Allocated) -> Resul
         });
     }
     let roots = &plan.table.roots;
-    let homeless = |&node: &usize| {
-        roots.is_root(node) && plan.allocation_of[node] == 0 && plan.memory.place(node).is_none()
-    };
+    let homeless =
+        |&node: &usize| roots.is_root(node) && plan.allocation_of[node] == 0 && plan.memory.place(node).is_none();
     let copied = plan.allocation_of_copy.iter().position(|&first| first == u32::MAX);
     let copied = copied.map(|copy| plan.copies[copy].source as usize);
     match (0..plan.node_count()).find(homeless).or(copied) {

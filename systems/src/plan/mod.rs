@@ -10,9 +10,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use entensor_components::{
-    Backend, Cause, MemoryHandle, MemoryKind, PreparedSplit, TensorFlags, TensorRef, Usage,
-};
+use entensor_components::{Backend, Cause, MemoryHandle, MemoryKind, PreparedSplit, TensorFlags, TensorRef, Usage};
 
 pub(crate) use build::build_plan;
 pub use node::PlanNode;

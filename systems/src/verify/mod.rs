@@ -276,7 +276,8 @@ fn check_steps(plan: &Plan, program: &Program, violations: &mut Vec<Violation>) 
                 copied.push(*copy);
             }
             Step::Launch { split } => {
-                let fits = *split == next_split && plan.splits.get(*split as usize).is_some_and(|s| plan.split_inputs(s) == copied);
+                let fits = *split == next_split
+                    && plan.splits.get(*split as usize).is_some_and(|s| plan.split_inputs(s) == copied);
                 if !fits {
                     violations.push(Violation::StepOrder { step });
                 }

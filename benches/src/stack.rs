@@ -5,7 +5,8 @@ use std::borrow::BorrowMut;
 
 use bevy_ecs::prelude::World;
 use entensor::{
-    BackendIndex, BuildError, DType, Engine, EngineError, GraphBuilder, Op, RopeMode, Tensor, TensorId, Usage,
+    BackendIndex, BuildError, DType, Engine, EngineBuilder, EngineError, GraphBuilder, Op, RopeMode, Tensor, TensorId,
+    Usage,
     graph_text::{GraphText, GraphTextError},
 };
 
@@ -87,7 +88,7 @@ pub fn machine(backends: usize) -> Result<Engine, StackError> {
     let devices = (1..backends).map(|device| format!("backend dev{device}\n"));
     let text = devices.chain(["backend cpu\n".into()]).collect::<String>();
     let text = GraphText::parse("machine", &text)?;
-    let builder = text.backends().into_iter().fold(Engine::builder(), |b, backend| b.backend_instance(backend));
+    let builder = text.backends().into_iter().fold(Engine::builder(), EngineBuilder::backend_instance);
     Ok(builder.verify_plans(false).build()?)
 }
 

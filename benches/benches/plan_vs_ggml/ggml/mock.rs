@@ -76,7 +76,7 @@ impl Mocks {
         let same = |m: &mut Box<MockMemory>| {
             m.capabilities.buffer_type == own.buffer_type && m.capabilities.memory == own.memory && m.opaque == opaque
         };
-        if let Some(place) = self.memories.iter_mut().position(|m| same(m)) {
+        if let Some(place) = self.memories.iter_mut().position(same) {
             let shared = &mut self.memories[place].capabilities;
             shared.align_bytes = shared.align_bytes.max(own.align_bytes);
             shared.pad_bytes = shared.pad_bytes.max(own.pad_bytes);

@@ -118,13 +118,47 @@ pub struct NodeDesc {
     pub operands: Vec<TensorRef>,
 }
 
-/// A run of nodes for one backend, in order.
+/// A run of nodes for one backend, in order, written out: for tests of backends, and for wrappers that change nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SplitDesc {
     /// The nodes.
     pub nodes: Vec<NodeDesc>,
     /// How many memories a run is given.
     pub memory_slots: u32,
+}
+
+/// A split as its backend reads it, node by node: a plan keeps columns, and makes a node's description when it is asked for.
+pub trait SplitView {
+    /// How many nodes there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The node at a place in the split.
+    ///
+    /// # Panics
+    /// At or behind [`Self::len`].
+    fn node(&self, index: usize) -> NodeDesc;
+
+    /// How many memories a run is given.
+    fn memory_slots(&self) -> u32;
+}
+
+impl SplitView for SplitDesc {
+    fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn node(&self, index: usize) -> NodeDesc {
+        self.nodes[index].clone()
+    }
+
+    fn memory_slots(&self) -> u32 {
+        self.memory_slots
+    }
 }
 
 /// The result of a submission.
@@ -304,7 +338,7 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     /// Out of memory, device lost, or a node that it does not support.
-    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError>;
+    fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError>;
 
     /// Marks this point of the queue; 0 for backends without events.
     ///

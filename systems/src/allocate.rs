@@ -15,7 +15,7 @@ use std::{
 use bevy_ecs::prelude::*;
 
 use crate::{
-    columns::{Backends, NodeNames, index_u32},
+    columns::{Backends, Nodes, index_u32},
     error::PlanError,
     liveness::{Arena, Block, Holds, Live},
     split::Copies,
@@ -68,7 +68,7 @@ impl Allocated {
 pub fn allocate(
     live: Res<'_, Live>,
     backends: Res<'_, Backends>,
-    names: Res<'_, NodeNames>,
+    nodes: Res<'_, Nodes>,
     copies: Res<'_, Copies>,
     mut allocated: ResMut<'_, Allocated>,
 ) -> PassResult {
@@ -83,7 +83,7 @@ pub fn allocate(
                 Holds::Copy(copy) => copies.0[copy as usize].source,
             };
             return Err(PlanError::TensorTooLarge {
-                tensor: Arc::clone(&names.0[node as usize]),
+                tensor: Arc::clone(&nodes.names[node as usize]),
                 size_bytes: block.size_bytes,
                 backend: backends.0[arena.owner as usize].name().into(),
                 max_bytes: arena.max_buffer_bytes,

@@ -9,21 +9,20 @@ use bevy_ecs::prelude::*;
 use entensor_components::Cause;
 
 use crate::{
-    columns::{Backends, NodeOps, NodeRoots, Placements, SupportMasks, WriterFamilies},
+    columns::{Backends, Nodes, Placements, SupportMasks, WriterFamilies},
     status::PassResult,
 };
 
 /// The pass.
 pub fn expand(
     backends: Res<'_, Backends>,
-    ops: Res<'_, NodeOps>,
-    roots: Res<'_, NodeRoots>,
+    nodes: Res<'_, Nodes>,
     families: Res<'_, WriterFamilies>,
     support: Res<'_, SupportMasks>,
     mut placements: Placements<'_, '_>,
 ) -> PassResult {
     let host = backends.0.len() - 1;
-    let order: Vec<usize> = ops.computing().collect();
+    placements.pull();
     let mut changed = 0;
     for (backwards, with_host, cause) in [
         (false, false, Cause::ExpandDown),
@@ -32,16 +31,18 @@ pub fn expand(
         (true, true, Cause::RestUp),
     ] {
         let mut carried = None;
-        for k in 0..order.len() {
-            let node = if backwards { order[order.len() - 1 - k] } else { order[k] };
+        let count = nodes.computing.len();
+        for k in 0..count {
+            let node = nodes.computing[if backwards { count - 1 - k } else { k }] as usize;
             if let Some(backend) = placements.get(node) {
                 carried = (with_host || backend != host).then_some(backend);
                 continue;
             }
             let Some(backend) = carried.filter(|&b| support.0.get(node, b)) else { continue };
-            changed += place(node, backend, cause, &roots, &families, &mut placements);
+            changed += place(node, backend, cause, &nodes, &families, &mut placements);
         }
     }
+    placements.push();
     Ok(changed)
 }
 
@@ -50,16 +51,16 @@ pub(crate) fn place(
     node: usize,
     backend: usize,
     cause: Cause,
-    roots: &NodeRoots,
+    nodes: &Nodes,
     families: &WriterFamilies,
     placements: &mut Placements<'_, '_>,
 ) -> usize {
     let mut changed = usize::from(placements.set(node, backend, cause));
-    let root = roots.of(node);
-    let mut writers = families.of(root).peekable();
+    let root = nodes.roots.of(node);
+    let writers = families.of(root);
     // Views are decided by `inherit`, and existing memory by `assign`: only families stand and fall together.
-    let target = writers.peek().is_some().then_some(root);
-    for other in target.into_iter().chain(writers) {
+    let target = (!writers.is_empty()).then_some(root);
+    for other in target.into_iter().chain(writers.iter().map(|&writer| writer as usize)) {
         if placements.get(other).is_none() {
             changed += usize::from(placements.set(other, backend, cause));
         }

@@ -12,10 +12,8 @@ use bevy_ecs::{prelude::*, system::SystemParam};
 use entensor_components::{MAX_PIPELINE_COPIES, MemoryKind, PipelineCopies, TensorFlags};
 
 use crate::{
-    columns::{
-        Backends, NodeDescs, NodeFlags, NodeMemory, NodeOps, NodeRoots, NodeSources, PaddedBytes, Planning, index_u32,
-    },
-    split::{Copies, NodeBackends, Splits},
+    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, PaddedBytes, Planning, index_u32},
+    split::{Copies, Split, Splits},
     status::PassResult,
 };
 
@@ -104,16 +102,13 @@ impl Live {
 #[derive(SystemParam)]
 pub struct LivenessInputs<'w> {
     backends: Res<'w, Backends>,
-    descs: Res<'w, NodeDescs>,
-    ops: Res<'w, NodeOps>,
-    sources: Res<'w, NodeSources>,
-    roots: Res<'w, NodeRoots>,
+    nodes: Res<'w, Nodes>,
     flags: Res<'w, NodeFlags>,
     memory: Res<'w, NodeMemory>,
     padded: Res<'w, PaddedBytes>,
     splits: Res<'w, Splits>,
     copies: Res<'w, Copies>,
-    node_backends: Res<'w, NodeBackends>,
+    placements: Res<'w, NodePlacements>,
 }
 
 /// The pass.
@@ -181,23 +176,26 @@ impl LivenessInputs<'_> {
         self.copies.0.iter().enumerate().map(|(c, copy)| ((copy.source, copy.backend), index_u32(c))).collect()
     }
 
+    fn nodes_of(&self, split: &Split) -> &[u32] {
+        &self.nodes.computing[split.nodes.start as usize..split.nodes.end as usize]
+    }
+
     fn uses(&self) -> Uses {
         let by_source = self.copies_by_source();
-        let mut uses =
-            Uses { nodes: vec![None; self.descs.0.len()], copies: vec![None; self.copies.0.len()], steps: 0 };
-        for split in &self.splits.0 {
-            for &copy in &split.inputs {
+        let mut uses = Uses { nodes: vec![None; self.nodes.len()], copies: vec![None; self.copies.0.len()], steps: 0 };
+        for split in &self.splits.runs {
+            for &copy in self.splits.inputs_of(split) {
                 let source = self.copies.0[copy as usize].source as usize;
-                touch(&mut uses.nodes[self.roots.of(source)], uses.steps);
+                touch(&mut uses.nodes[self.nodes.roots.of(source)], uses.steps);
                 touch(&mut uses.copies[copy as usize], uses.steps);
                 uses.steps += 1;
             }
-            for &node in &split.nodes {
-                touch(&mut uses.nodes[self.roots.of(node as usize)], uses.steps);
-                for &source in self.sources.of(node as usize) {
+            for &node in self.nodes_of(split) {
+                touch(&mut uses.nodes[self.nodes.roots.of(node as usize)], uses.steps);
+                for &source in self.nodes.sources.of(node as usize) {
                     match self.copy_read(&by_source, split.backend, source) {
                         Some(copy) => touch(&mut uses.copies[copy as usize], uses.steps),
-                        None => touch(&mut uses.nodes[self.roots.of(source as usize)], uses.steps),
+                        None => touch(&mut uses.nodes[self.nodes.roots.of(source as usize)], uses.steps),
                     }
                 }
                 uses.steps += 1;
@@ -210,7 +208,7 @@ impl LivenessInputs<'_> {
     fn root_flags(&self) -> Vec<TensorFlags> {
         let mut flags = self.flags.0.clone();
         for node in 0..flags.len() {
-            let root = self.roots.of(node);
+            let root = self.nodes.roots.of(node);
             flags[root].output |= self.flags.0[node].output;
         }
         flags
@@ -219,7 +217,7 @@ impl LivenessInputs<'_> {
     fn make_items(&self, uses: &Uses, flags: &[TensorFlags], arena_of: &[u32], live: &mut Live) {
         let end = uses.steps.saturating_sub(1);
         for (node, flags) in flags.iter().enumerate() {
-            if !self.roots.is_root(node) || self.memory.place[node].is_some() {
+            if !self.nodes.roots.is_root(node) || self.memory.place(node).is_some() {
                 continue;
             }
             let (first, last) = uses.nodes[node].unwrap_or((0, 0));
@@ -228,7 +226,7 @@ impl LivenessInputs<'_> {
                 TensorFlags { output: true, .. } => (first, end),
                 TensorFlags { .. } => (first, last),
             };
-            let backend = self.node_backends.0[node] as usize;
+            let backend = self.placements.backends[node] as usize;
             let slots = if flags.input || flags.output { live.slots } else { 1 };
             let bytes = self.padded.of(node, backend);
             push_item(live, Holds::Node(index_u32(node)), slots, arena_of[backend], bytes, first, last);
@@ -245,9 +243,9 @@ impl LivenessInputs<'_> {
     fn take_over(&self, flags: &[TensorFlags], live: &mut Live) {
         let by_source = self.copies_by_source();
         let mut step = 0;
-        for split in &self.splits.0 {
+        for split in &self.splits.runs {
             step += index_u32(split.inputs.len());
-            for &node in &split.nodes {
+            for &node in self.nodes_of(split) {
                 let found = self.overwritable(node as usize, split.backend, step, &by_source, flags, live);
                 if let (Some(operand), Some(item)) = (found, live.find(Holds::Node(node), 0)) {
                     let block = live.items[operand as usize].block;
@@ -274,20 +272,20 @@ impl LivenessInputs<'_> {
         flags: &[TensorFlags],
         live: &Live,
     ) -> Option<u32> {
-        let row = self.ops.0[node].row();
-        if !self.roots.is_root(node) {
+        let row = self.nodes.ops[node].row();
+        if !self.nodes.roots.is_root(node) {
             return None;
         }
         let item = live.find(Holds::Node(index_u32(node)), 0)?;
-        let sources = self.sources.of(node);
+        let sources = self.nodes.sources.of(node);
         row.overwrites.iter().find_map(|&o| {
             let source = *sources.get(o)?;
-            let root = self.roots.of(source as usize);
+            let root = self.nodes.roots.of(source as usize);
             let holds = match self.copy_read(by_source, backend, source) {
                 Some(copy) => Holds::Copy(copy),
                 None => Holds::Node(index_u32(root)),
             };
-            let whole = matches!(holds, Holds::Copy(_)) || self.roots.offset_bytes[source as usize] == 0;
+            let whole = matches!(holds, Holds::Copy(_)) || self.nodes.roots.offset_bytes[source as usize] == 0;
             let operand = live.find(holds, 0)?;
             let old = live.items[operand as usize];
             let fits = old.size_bytes >= live.items[item as usize].size_bytes
@@ -295,9 +293,9 @@ impl LivenessInputs<'_> {
             // Of things that exist in several slots, each run uses another one; what exists once cannot follow them.
             let one_slot = live.slots == 1 || !(matches!(holds, Holds::Copy(_)) || flags[node].output);
             // Another view of the same memory among the operands would be overwritten while it is read.
-            let alone = sources.iter().all(|&s| s == source || self.roots.of(s as usize) != root);
+            let alone = sources.iter().all(|&s| s == source || self.nodes.roots.of(s as usize) != root);
             let dies = old.last == step && live.blocks[old.block as usize].last == step && old.first < step;
-            let same = self.descs.0[source as usize] == self.descs.0[node];
+            let same = self.nodes.descs[source as usize] == self.nodes.descs[node];
             let free = matches!(holds, Holds::Copy(_)) || !(flags[root].input || flags[root].output);
             (whole && fits && alone && dies && same && free && one_slot).then_some(operand)
         })

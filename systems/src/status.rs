@@ -11,7 +11,9 @@ use bevy_ecs::{
 use crate::{columns::Planning, error::PlanError, plan::Plan};
 
 /// The passes in order. A pass keeps one word everywhere: file, system, timer, golden, bench.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+///
+/// Each is a system set of its own too, inside one of [`crate::PlanSystems`]: to take a pass out and put another in.
+#[derive(SystemSet, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pass {
     /// Puts the wanted nodes and what they need in order.
     Index,

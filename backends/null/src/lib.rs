@@ -12,7 +12,7 @@ use std::{
 
 use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, DTypeSet, HostBuffers, ImportedBytes, MemoryHandle, MemoryReport,
-    OpDesc, OpKind, PreparedSplit, SplitDesc, Support, Ticket, Usage,
+    OpDesc, OpKind, PreparedSplit, SplitView, Support, Ticket, Usage,
 };
 
 /// What a null backend claims to be.
@@ -130,7 +130,7 @@ impl Backend for NullBackend {
         Ok(())
     }
 
-    fn prepare(&self, _split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
+    fn prepare(&self, _split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
         Ok(Box::new(NullSplit(Arc::clone(&self.submits))))
     }
 

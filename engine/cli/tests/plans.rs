@@ -172,12 +172,12 @@ fn explain_has_a_line_for_each_node() {
     let text = entensor("explain", &graph, &[]).ok();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 1 + 6, "{text}");
-    assert!(lines[6].starts_with("y ") && lines[6].contains("weights `w2` are there"), "{text}");
+    assert!(lines[6].starts_with("y ") && lines[6].contains("weights `w2` lie in `cpu.weights`"), "{text}");
     let report = entensor("explain", &graph, &["--json"]).json();
     assert_eq!(keys(&report["nodes"][0]), ["node", "op", "dtype", "shape", "backend", "cause", "why"]);
     let model = files.write("tiny.gguf", Tiny::default().build());
     let text = entensor("explain", &model, &[]).ok();
-    assert!(text.contains("lies in kv_cache") && text.contains("logits"), "{text}");
+    assert!(text.contains("lies in `kv_cache`") && text.contains("logits"), "{text}");
 }
 
 #[test]

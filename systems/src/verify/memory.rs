@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use entensor_components::{OpKind, TensorRef};
+use entensor_components::{OpKind, SplitView, TensorRef};
 
 use super::{
     Violation, backend_name,
@@ -46,6 +46,7 @@ fn merge(into: &mut [Option<usize>], from: &[Option<usize>]) {
 
 struct Walk<'a> {
     plan: &'a Plan,
+    slot: u32,
     /// Where the planned roots lie in this slot: looked up in the plan's data, not through the planner's code.
     homes: HashMap<u32, (u32, u64)>,
     memories: Vec<Bytes>,
@@ -76,6 +77,7 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
     }
     let mut walk = Walk {
         plan,
+        slot,
         homes,
         memories: (0..plan.memory_count()).map(|_| Bytes::default()).collect(),
         clocks: Clocks {
@@ -83,9 +85,9 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
             known: vec![vec![None; queues]; queues],
             events: vec![Vec::new(); program.events as usize],
         },
-        versions: vec![0; plan.nodes.len()],
+        versions: vec![0; plan.node_count()],
         constant: constant_roots(plan),
-        born: vec![false; plan.nodes.len()],
+        born: vec![false; plan.node_count()],
         violations,
     };
     walk.place_existing();
@@ -94,7 +96,7 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
             Step::Copy { copy, split, from, to, .. } => {
                 walk.copy(step, *copy, plan.splits[*split as usize].backend, from, to);
             }
-            Step::Launch { split } => walk.launch(step, *split, program),
+            Step::Launch { split } => walk.launch(step, *split),
             Step::Record { backend, event } => {
                 if !walk.clocks.idle {
                     let mut seen = walk.clocks.known[*backend as usize].clone();
@@ -115,8 +117,8 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
 
 /// Existing roots that no node writes.
 fn constant_roots(plan: &Plan) -> Vec<bool> {
-    let mut constant: Vec<bool> = plan.nodes.iter().map(|n| n.existing.is_some()).collect();
-    for node in plan.nodes.iter().filter(|n| n.op.row().computes()) {
+    let mut constant: Vec<bool> = plan.nodes().map(|n| n.existing.is_some()).collect();
+    for node in plan.nodes().filter(|n| n.op.row().computes()) {
         constant[node.root as usize] = false;
     }
     constant
@@ -125,7 +127,7 @@ fn constant_roots(plan: &Plan) -> Vec<bool> {
 impl Walk<'_> {
     /// Where a root lies in this slot.
     fn home(&self, root: u32) -> Option<(u32, u64)> {
-        if let Some((buffer, offset)) = self.plan.nodes[root as usize].existing {
+        if let Some((buffer, offset)) = self.plan.node(root as usize).existing {
             return Some((u32::try_from(self.plan.buffers.len()).ok()? + buffer, offset));
         }
         self.homes.get(&root).copied()
@@ -141,11 +143,12 @@ impl Walk<'_> {
 
     /// Before the first step: existing memory and inputs hold their tensors.
     fn place_existing(&mut self) {
-        for (i, node) in self.plan.nodes.iter().enumerate() {
-            let i = u32::try_from(i).unwrap_or(u32::MAX);
+        let plan = self.plan;
+        for node in plan.nodes() {
+            let i = node.index;
             if node.root == i && (node.existing.is_some() || node.flags.input) {
                 let Some((memory, offset)) = self.home(i) else {
-                    self.violations.push(Violation::OutOfBounds { name: Arc::clone(&node.name) });
+                    self.violations.push(Violation::OutOfBounds { name: Arc::clone(node.name) });
                     continue;
                 };
                 self.tag(memory, offset, node.desc.size_bytes(), i, 0, None);
@@ -187,10 +190,10 @@ impl Walk<'_> {
 
     /// A read must find the operand's bytes in the version that the order of creation gives it.
     fn check_read(&mut self, reader: &Arc<str>, operand: u32, tensor: &TensorRef, by: Option<(u32, usize)>) {
-        let node = &self.plan.nodes[operand as usize];
+        let node = self.plan.node(operand as usize);
         let (root, version) = (node.root, self.versions[node.root as usize]);
         let first_byte = node.offset_bytes;
-        if !self.in_bounds(&node.name, tensor) {
+        if !self.in_bounds(node.name, tensor) {
             return;
         }
         let (start, end) = (tensor.offset_bytes, tensor.offset_bytes + tensor.desc.size_bytes());
@@ -216,11 +219,11 @@ impl Walk<'_> {
             let found = match found {
                 None => "bytes that nobody wrote".into(),
                 Some(c) => {
-                    let name = &self.plan.nodes[c.root as usize].name;
+                    let name = self.plan.node(c.root as usize).name;
                     format!("byte {} of `{name}` after {} writes", c.root_byte, c.version)
                 }
             };
-            let (node, operand) = (Arc::clone(reader), Arc::clone(&node.name));
+            let (node, operand) = (Arc::clone(reader), Arc::clone(node.name));
             self.violations.push(Violation::WrongBytes { node, operand, found });
         }
         if let (Some(other), Some(by)) = (unordered, by) {
@@ -257,7 +260,7 @@ impl Walk<'_> {
     /// A copy carries whatever its source holds; whether that was right shows when the copy is read.
     fn copy(&mut self, step: usize, copy: u32, backend: u32, from: &TensorRef, to: &TensorRef) {
         let source = self.plan.copies[copy as usize].source;
-        let name = Arc::clone(&self.plan.nodes[source as usize].name);
+        let name = Arc::clone(self.plan.node(source as usize).name);
         self.birth(source);
         self.check_read(&name, source, from, Some((backend, step)));
         if !self.usable(backend, to.memory.0) {
@@ -285,8 +288,8 @@ impl Walk<'_> {
 
     /// Scratch memory has no contents to lose: it is what it is from its first use, in its own memory.
     fn birth(&mut self, node: u32) {
-        let index = self.plan.nodes[node as usize].root;
-        let root = &self.plan.nodes[index as usize];
+        let index = self.plan.node(node as usize).root;
+        let root = self.plan.node(index as usize);
         let is_scratch = root.existing.is_none() && !root.flags.input && root.op.kind() == OpKind::None;
         if !is_scratch || std::mem::replace(&mut self.born[index as usize], true) {
             return;
@@ -297,33 +300,34 @@ impl Walk<'_> {
         });
     }
 
-    fn launch(&mut self, step: usize, split: u32, program: &Program) {
+    fn launch(&mut self, step: usize, split: u32) {
         let planned = &self.plan.splits[split as usize];
-        let desc = &program.splits[split as usize];
+        let view = self.plan.split_view(planned, self.slot);
         let by = (planned.backend, step);
-        for (k, &index) in planned.nodes.iter().enumerate() {
-            let node = &self.plan.nodes[index as usize];
-            let same = desc.nodes.get(k).filter(|d| {
-                d.op == node.op
-                    && d.output.desc == node.desc
-                    && d.operands.len() == node.sources.len()
-                    && d.operands.iter().zip(&node.sources).all(|(o, &s)| o.desc == self.plan.nodes[s as usize].desc)
-            });
-            let Some(run) = same else {
-                self.violations.push(Violation::WrongNode { node: Arc::clone(&node.name) });
+        let plan = self.plan;
+        for (k, &index) in plan.split_nodes(planned).iter().enumerate() {
+            let node = plan.node(index as usize);
+            // What the backend was given, not what the walk would have given it.
+            let run = view.node(k);
+            let same = run.op == *node.op
+                && run.output.desc == node.desc
+                && run.operands.len() == node.sources.len()
+                && run.operands.iter().zip(node.sources).all(|(o, &s)| o.desc == plan.node(s as usize).desc);
+            if !same {
+                self.violations.push(Violation::WrongNode { node: Arc::clone(node.name) });
                 continue;
-            };
+            }
             for tensor in run.operands.iter().chain([&run.output]) {
                 if !self.usable(planned.backend, tensor.memory.0) {
-                    let (node, backend) = (Arc::clone(&node.name), backend_name(self.plan, planned.backend));
+                    let (node, backend) = (Arc::clone(node.name), backend_name(self.plan, planned.backend));
                     self.violations.push(Violation::UnusableMemory { node, backend, memory: tensor.memory.0 });
                 }
             }
-            for (operand, &source) in run.operands.iter().zip(&node.sources) {
+            for (operand, &source) in run.operands.iter().zip(node.sources) {
                 self.birth(source);
-                self.check_read(&node.name, source, operand, Some(by));
+                self.check_read(node.name, source, operand, Some(by));
             }
-            if !self.check_write(&node.name, &run.output, by) {
+            if !self.check_write(node.name, &run.output, by) {
                 continue;
             }
             self.write(index, &run.output, by);
@@ -334,7 +338,7 @@ impl Walk<'_> {
     }
 
     fn write(&mut self, index: u32, output: &TensorRef, by: (u32, usize)) {
-        let node = &self.plan.nodes[index as usize];
+        let node = self.plan.node(index as usize);
         let root = node.root;
         let version = self.versions[root as usize];
         self.versions[root as usize] += 1;
@@ -344,7 +348,7 @@ impl Walk<'_> {
         }
         // A writer makes the whole root newer, the bytes that it leaves alone too.
         let Some(start) = output.offset_bytes.checked_sub(node.offset_bytes) else { return };
-        let end = start + self.plan.nodes[root as usize].desc.size_bytes();
+        let end = start + self.plan.node(root as usize).desc.size_bytes();
         self.memories[output.memory.0 as usize].visit(start, end, |_, segment| {
             if let Some(content) = &mut segment.content
                 && (content.root, content.version) == (root, version)
@@ -358,12 +362,10 @@ impl Walk<'_> {
 
     /// After the last step every output must still be there.
     fn check_outputs(&mut self) {
-        for (i, node) in self.plan.nodes.iter().enumerate() {
-            if !node.flags.output {
-                continue;
-            }
+        let plan = self.plan;
+        for node in plan.nodes().filter(|node| node.flags.output) {
             let Some((memory, offset)) = self.home(node.root) else {
-                self.violations.push(Violation::OutOfBounds { name: Arc::clone(&node.name) });
+                self.violations.push(Violation::OutOfBounds { name: Arc::clone(node.name) });
                 continue;
             };
             let tensor = TensorRef {
@@ -371,9 +373,8 @@ impl Walk<'_> {
                 memory: entensor_components::MemorySlot(memory),
                 offset_bytes: offset + node.offset_bytes,
             };
-            let i = u32::try_from(i).unwrap_or(u32::MAX);
-            self.birth(i);
-            self.check_read(&Arc::from("run"), i, &tensor, None);
+            self.birth(node.index);
+            self.check_read(&Arc::from("run"), node.index, &tensor, None);
         }
     }
 }

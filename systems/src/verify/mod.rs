@@ -175,38 +175,38 @@ pub(crate) fn backend_name(plan: &Plan, backend: u32) -> Arc<str> {
 }
 
 fn check_placement(plan: &Plan, violations: &mut Vec<Violation>) {
-    for node in &plan.nodes {
+    for node in plan.nodes() {
         let row = node.op.row();
         let Some(backend) = plan.backends.get(node.backend as usize) else {
-            violations.push(Violation::Unsupported { node: Arc::clone(&node.name), backend: "?".into() });
+            violations.push(Violation::Unsupported { node: Arc::clone(node.name), backend: "?".into() });
             continue;
         };
         let capabilities = backend.handle.capabilities();
-        let root = &plan.nodes[node.root as usize];
+        let root = plan.node(node.root as usize);
         if row.computes() {
-            let operands: Vec<TensorDesc> = node.sources.iter().map(|&s| plan.nodes[s as usize].desc).collect();
-            let op = OpDesc { op: &node.op, output: node.desc, operands: &operands };
+            let operands: Vec<TensorDesc> = node.sources.iter().map(|&s| plan.node(s as usize).desc).collect();
+            let op = OpDesc { op: node.op, output: node.desc, operands: &operands };
             if !backend.handle.support(&op).is_yes() {
                 let backend = Arc::clone(&backend.name);
-                violations.push(Violation::Unsupported { node: Arc::clone(&node.name), backend });
+                violations.push(Violation::Unsupported { node: Arc::clone(node.name), backend });
             }
         }
         if let Some(wanted) = node.pin
             && node.backend != wanted
         {
-            violations.push(Violation::PinIgnored { node: Arc::clone(&node.name), wanted, found: node.backend });
+            violations.push(Violation::PinIgnored { node: Arc::clone(node.name), wanted, found: node.backend });
         }
         match root.existing {
             Some((buffer, _)) => {
                 let buffer = &plan.existing[buffer as usize];
                 if !capabilities.can_use(&buffer.kind, buffer.opaque, &buffer.buffer_type) {
                     let backend = Arc::clone(&backend.name);
-                    violations.push(Violation::ImmovableMoved { node: Arc::clone(&node.name), backend });
+                    violations.push(Violation::ImmovableMoved { node: Arc::clone(node.name), backend });
                 }
             }
             None if (row.view || row.writes.is_some()) && node.backend != root.backend => {
                 let (found, wanted) = (node.backend, root.backend);
-                violations.push(Violation::WrongBackend { node: Arc::clone(&node.name), found, wanted });
+                violations.push(Violation::WrongBackend { node: Arc::clone(node.name), found, wanted });
             }
             None => {}
         }
@@ -214,25 +214,25 @@ fn check_placement(plan: &Plan, violations: &mut Vec<Violation>) {
 }
 
 fn check_splits(plan: &Plan, violations: &mut Vec<Violation>) {
-    let mut expected = plan.nodes.iter().enumerate().filter(|(_, n)| n.op.row().computes()).map(|(i, _)| i);
+    let mut expected = plan.nodes().filter(|n| n.op.row().computes()).map(|n| n.index);
     for (index, split) in plan.splits.iter().enumerate() {
         let max = plan.backends[split.backend as usize].handle.capabilities().max_inputs.unwrap_or(u64::MAX);
         if split.inputs.len() as u64 > max {
             violations.push(Violation::TooManyInputs { split: index, inputs: split.inputs.len(), max });
         }
-        for &node in &split.nodes {
-            let name = || Arc::clone(&plan.nodes[node as usize].name);
-            if expected.next() != Some(node as usize) {
+        for &node in plan.split_nodes(split) {
+            let name = || Arc::clone(plan.node(node as usize).name);
+            if expected.next() != Some(node) {
                 violations.push(Violation::SplitOrder { node: name() });
             }
-            let found = plan.nodes[node as usize].backend;
+            let found = plan.node(node as usize).backend;
             if found != split.backend {
                 violations.push(Violation::WrongBackend { node: name(), found, wanted: split.backend });
             }
         }
     }
     if let Some(left) = expected.next() {
-        violations.push(Violation::SplitOrder { node: Arc::clone(&plan.nodes[left].name) });
+        violations.push(Violation::SplitOrder { node: Arc::clone(plan.node(left as usize).name) });
     }
 }
 
@@ -250,7 +250,7 @@ fn check_buffers(plan: &Plan, violations: &mut Vec<Violation>) {
         }
     }
     for allocation in &plan.allocations {
-        let name = || Arc::clone(&allocation.name);
+        let name = || plan.allocation_name(allocation);
         let capabilities = plan.backends[allocation.backend as usize].handle.capabilities();
         let align_bytes = capabilities.align_bytes.max(1);
         let offset_bytes = allocation.offset_bytes;
@@ -276,7 +276,8 @@ fn check_steps(plan: &Plan, program: &Program, violations: &mut Vec<Violation>) 
                 copied.push(*copy);
             }
             Step::Launch { split } => {
-                let fits = *split == next_split && plan.splits.get(*split as usize).is_some_and(|s| s.inputs == copied);
+                let fits = *split == next_split
+                    && plan.splits.get(*split as usize).is_some_and(|s| plan.split_inputs(s) == copied);
                 if !fits {
                     violations.push(Violation::StepOrder { step });
                 }
@@ -286,7 +287,7 @@ fn check_steps(plan: &Plan, program: &Program, violations: &mut Vec<Violation>) 
             Step::Record { .. } | Step::Wait { .. } => {}
         }
     }
-    if next_split as usize != plan.splits.len() || program.splits.len() != plan.splits.len() {
+    if next_split as usize != plan.splits.len() || program.prepared.len() != plan.splits.len() {
         violations.push(Violation::StepOrder { step: program.steps.len() });
     }
 }

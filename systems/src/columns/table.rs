@@ -1,0 +1,264 @@
+//! The facts of a graph's nodes, gathered once and shared: by the graph, by every pass, and by the plans made from them.
+
+use std::{
+    hash::Hasher,
+    sync::{Arc, OnceLock},
+};
+
+use bevy_ecs::prelude::*;
+use entensor_components::{BackendIndex, Op, Stored, TensorDesc, TensorFlags};
+use rustc_hash::FxHasher;
+
+use super::index_u32;
+
+/// Operands of each node, as node indices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeSources {
+    starts: Vec<u32>,
+    indices: Vec<u32>,
+}
+
+impl Default for NodeSources {
+    fn default() -> Self {
+        Self { starts: vec![0], indices: Vec::new() }
+    }
+}
+
+impl NodeSources {
+    /// Adds the next node's operands.
+    pub fn push(&mut self, sources: impl IntoIterator<Item = u32>) {
+        self.indices.extend(sources);
+        self.starts.push(index_u32(self.indices.len()));
+    }
+
+    /// The operands of a node.
+    #[must_use]
+    pub fn of(&self, node: usize) -> &[u32] {
+        &self.indices[self.starts[node] as usize..self.starts[node + 1] as usize]
+    }
+}
+
+/// Whose memory each node is: itself, or the root it views or writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeRoots {
+    /// The root's index; the node's own for roots.
+    pub root: Vec<u32>,
+    /// Bytes from the root's first element.
+    pub offset_bytes: Vec<u64>,
+}
+
+impl NodeRoots {
+    /// The root of a node.
+    #[must_use]
+    pub fn of(&self, node: usize) -> usize {
+        self.root[node] as usize
+    }
+
+    /// Whether a node is its own root.
+    #[must_use]
+    pub fn is_root(&self, node: usize) -> bool {
+        self.of(node) == node
+    }
+}
+
+/// What is known of a graph's nodes before any pass has decided anything: one column a fact, in indexed order, leaves first.
+///
+/// It never changes once it is made, so a plan keeps it without copying it.
+#[derive(Debug, Default)]
+pub struct NodeTable {
+    /// The first `leaves` nodes are leaves.
+    pub leaves: usize,
+    /// Name of each node.
+    pub names: Vec<Arc<str>>,
+    /// Dtype, shape and strides of each node.
+    pub descs: Vec<TensorDesc>,
+    /// Op of each node.
+    pub ops: Vec<Op>,
+    /// Operands of each node.
+    pub sources: NodeSources,
+    /// Whose memory each node is.
+    pub roots: NodeRoots,
+    /// Input and output flags of each node, as the user set them.
+    pub flags: Vec<TensorFlags>,
+    /// The user's wish for each node.
+    pub pins: Vec<Option<BackendIndex>>,
+    /// The nodes that launch work, in order.
+    pub computing: Vec<u32>,
+    /// Ops and parameters bit by bit: what equality of ops means for a plan.
+    op_keys: Vec<u64>,
+    hash: OnceLock<u64>,
+}
+
+/// One row of a [`NodeTable`] to be.
+pub struct NodeFacts {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Dtype, shape and strides.
+    pub desc: TensorDesc,
+    /// The op.
+    pub op: Op,
+    /// Whose memory it is; `None` for its own.
+    pub root: Option<u32>,
+    /// Bytes from the root's first element.
+    pub offset_bytes: u64,
+    /// Input and output.
+    pub flags: TensorFlags,
+    /// The user's wish.
+    pub pin: Option<BackendIndex>,
+}
+
+impl NodeTable {
+    /// An empty table with room for some nodes.
+    #[must_use]
+    pub fn with_capacity(nodes: usize) -> Self {
+        let mut table = Self::default();
+        table.names.reserve_exact(nodes);
+        table.descs.reserve_exact(nodes);
+        table.ops.reserve_exact(nodes);
+        table.sources.starts.reserve_exact(nodes);
+        table.sources.indices.reserve(nodes * 2);
+        table.roots.root.reserve_exact(nodes);
+        table.roots.offset_bytes.reserve_exact(nodes);
+        table.flags.reserve_exact(nodes);
+        table.pins.reserve_exact(nodes);
+        table.computing.reserve(nodes);
+        table.op_keys.reserve(nodes * 2);
+        table
+    }
+
+    /// Adds the next node. Its operands and its root have been added before.
+    pub fn push(&mut self, node: NodeFacts, sources: impl IntoIterator<Item = u32>) {
+        let index = index_u32(self.names.len());
+        if node.op.row().computes() {
+            self.computing.push(index);
+        }
+        node.op.key(&mut self.op_keys);
+        self.names.push(node.name);
+        self.descs.push(node.desc);
+        self.ops.push(node.op);
+        self.sources.push(sources);
+        self.roots.root.push(node.root.unwrap_or(index));
+        self.roots.offset_bytes.push(node.offset_bytes);
+        self.flags.push(node.flags);
+        self.pins.push(node.pin);
+    }
+
+    /// How many nodes there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The nodes that launch work, in order.
+    pub fn computing(&self) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator + '_ {
+        self.computing.iter().map(|&node| node as usize)
+    }
+
+    /// The row of a node, to make another table of it.
+    #[must_use]
+    pub fn facts(&self, node: usize) -> NodeFacts {
+        NodeFacts {
+            name: Arc::clone(&self.names[node]),
+            desc: self.descs[node],
+            op: self.ops[node].clone(),
+            root: (!self.roots.is_root(node)).then(|| self.roots.root[node]),
+            offset_bytes: self.roots.offset_bytes[node],
+            flags: self.flags[node],
+            pin: self.pins[node],
+        }
+    }
+
+    /// A number that equal tables share. Made once; what it leaves out, names and strides, only equality tells apart.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        *self.hash.get_or_init(|| {
+            let mut hasher = FxHasher::default();
+            hasher.write_usize(self.names.len());
+            for &word in &self.op_keys {
+                hasher.write_u64(word);
+            }
+            for desc in &self.descs {
+                let [a, b, c, d] = desc.shape.0;
+                // Three of four axes are small: one multiplication a node instead of four.
+                hasher.write_u64(
+                    a.rotate_left(8) ^ b.rotate_left(24) ^ c.rotate_left(40) ^ d ^ (desc.dtype as u64) << 56,
+                );
+            }
+            for &source in &self.sources.indices {
+                hasher.write_u32(source);
+            }
+            for &offset in &self.roots.offset_bytes {
+                hasher.write_u64(offset);
+            }
+            hasher.finish()
+        })
+    }
+
+    /// Bytes of its columns; names are counted once for each table that holds them.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        let names: usize =
+            self.names.iter().map(|name| name.len() + size_of::<Arc<str>>() + 2 * size_of::<usize>()).sum();
+        names
+            + size_of_val(&*self.descs)
+            + size_of_val(&*self.ops)
+            + size_of_val(&*self.sources.starts)
+            + size_of_val(&*self.sources.indices)
+            + size_of_val(&*self.roots.root)
+            + size_of_val(&*self.roots.offset_bytes)
+            + size_of_val(&*self.flags)
+            + size_of_val(&*self.pins)
+            + size_of_val(&*self.computing)
+            + size_of_val(&*self.op_keys)
+    }
+}
+
+/// Every fact is compared: two graphs never share a plan by accident.
+impl PartialEq for NodeTable {
+    fn eq(&self, other: &Self) -> bool {
+        self.leaves == other.leaves
+            && self.op_keys == other.op_keys
+            && self.sources == other.sources
+            && self.descs == other.descs
+            && self.roots == other.roots
+            && self.flags == other.flags
+            && self.pins == other.pins
+            && self.names == other.names
+    }
+}
+
+/// The table of the graph being planned: all that `index` found out, for every later pass to read.
+#[derive(Resource, Clone, Debug, Default)]
+pub struct Nodes(pub Arc<NodeTable>);
+
+impl std::ops::Deref for Nodes {
+    type Target = NodeTable;
+
+    fn deref(&self) -> &NodeTable {
+        &self.0
+    }
+}
+
+/// On a graph: the table of all its tensors, as long as it is up to date. Whoever makes a graph may leave one, so that `index`
+/// need not gather it from the tensors' components.
+#[derive(Component, Clone, Debug, Default)]
+pub struct GraphNodes {
+    /// The facts, of needed tensors and others.
+    pub table: Arc<NodeTable>,
+    /// Entity of each node.
+    pub entities: Arc<Vec<Entity>>,
+    /// The nodes that have memory, in order.
+    pub stored: Arc<Vec<(u32, Stored)>>,
+    /// The leaves that several graphs may share, in order.
+    pub shared: Arc<Vec<u32>>,
+    /// The graph's generation when this was gathered.
+    pub generation: u64,
+    /// The generation of shared leaves when this was gathered.
+    pub shared_generation: u64,
+}

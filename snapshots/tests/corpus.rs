@@ -134,3 +134,36 @@ fn planned_memory_is_close_to_the_lower_bound() {
     let sum: u64 = ratios.iter().map(|(_, ratio)| ratio).sum();
     assert!(sum <= MEAN_RATIO * ratios.len() as u64, "{ratios:?}");
 }
+
+/// Files with `backend` lines only, for `--machine`: every decoder of the corpus that lies on the host can be asked about on them,
+/// as it is and with half of its layers on the first backend.
+#[test]
+fn decoders_are_planned_on_every_example_of_a_machine() {
+    let mut machines = 0;
+    for entry in fs::read_dir(folder("machines")).expect("the examples are there") {
+        let path = entry.expect("readable").path();
+        let name = path.file_stem().expect("a file").to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).expect("readable");
+        assert!(text.starts_with("# "), "{name} says what it is");
+        let machine = common::parse(&name, &text);
+        assert!(machine.tensors().is_empty() && machine.buffers().is_empty() && machine.machine().len() > 1, "{name}");
+        let on_host = ["llama_decode_cpu", "llama_prompt_cpu", "llama_prompt_offload"];
+        let files = corpus();
+        for file in files.iter().filter(|file| on_host.contains(&file.name)) {
+            let moved = read(file).with_machine(&machine).expect("everything is on the host");
+            proved(&name, &moved);
+            let upper = |tensor: &str| {
+                let layer = tensor.rsplit('.').find_map(|part| part.parse::<u32>().ok());
+                let layer = layer.or_else(|| tensor.split('.').nth(1)?.parse().ok());
+                layer.is_some_and(|layer| layer >= 8)
+            };
+            let moved = moved.with_memory_on(0, upper);
+            let (_, plan) = proved(&name, &moved);
+            let first = plan.nodes().filter(|node| node.backend == 0 && node.op.row().computes()).count();
+            let takes_blocks = machine.machine()[0].refused_dtypes.is_empty();
+            assert!(!takes_blocks || first > 100, "{name}, {}: {first} nodes on the first backend", file.name);
+        }
+        machines += 1;
+    }
+    assert!(machines >= 4, "{machines} machines");
+}

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{Files, entensor};
+use common::{Files, Tiny, entensor};
 use entensor::{
     Pass,
     components::{Cause, DType, OpKind},
@@ -382,6 +382,28 @@ fn the_printed_graph_is_planned_to_the_same_text() {
         let twice = entensor("plan", &again, &["--format", "graph"]).ok();
         assert!(twice == fs::read_to_string(&again).expect("it was written"), "{path:?}");
     }
+}
+
+/// The examples of machines, on a model.
+#[test]
+fn models_are_planned_on_every_example_of_a_machine() {
+    let files = Files::new();
+    let model = files.write("tiny.gguf", Tiny::default().build());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../snapshots/machines");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).expect("the examples are there") {
+        let machine = entry.expect("readable").path();
+        let machine = machine.to_str().expect("UTF-8");
+        for layers in ["0", "1", "99"] {
+            let args = ["--machine", machine, "--gpu-layers", layers, "--tokens", "8", "--verify", "--format", "json"];
+            let json = entensor("plan", &model, &args).json();
+            Plan { file: machine.into(), json }.check();
+            let args = ["--machine", machine, "--gpu-layers", layers, "--tokens", "8"];
+            assert!(entensor("explain", &model, &args).ok().lines().count() > 60, "{machine}");
+        }
+        count += 1;
+    }
+    assert!(count >= 4);
 }
 
 /// A reader of the part of the dot language that drawings use: statements, quoted strings, attribute lists, subgraphs.

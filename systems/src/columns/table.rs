@@ -237,6 +237,14 @@ impl PartialEq for NodeTable {
 #[derive(Resource, Clone, Debug, Default)]
 pub struct Nodes(pub Arc<NodeTable>);
 
+impl Nodes {
+    /// The nodes that a split computes, in order.
+    #[must_use]
+    pub fn computed_by(&self, split: &crate::split::Split) -> &[u32] {
+        &self.computing[split.nodes.start as usize..split.nodes.end as usize]
+    }
+}
+
 impl std::ops::Deref for Nodes {
     type Target = NodeTable;
 

@@ -57,8 +57,13 @@ impl Problem {
         self.target
     }
 
+    /// How many pairs of jobs are alive together, if they have been listed.
+    pub(super) fn pairs(&self) -> Option<usize> {
+        (self.starts.len() > self.jobs.len()).then_some(self.earlier.len())
+    }
+
     /// Lists pairs of jobs that are alive together, unless there are more than `max`.
-    pub(super) fn find_pairs(&mut self, max: usize) -> bool {
+    pub(super) fn find_pairs(&mut self, max: usize) {
         let max = max.min(u32::MAX as usize);
         let mut alive: Vec<u32> = Vec::new();
         self.starts.reserve(self.jobs.len() + 1);
@@ -66,13 +71,13 @@ impl Problem {
         for (i, job) in self.jobs.iter().enumerate() {
             alive.retain(|&other| self.jobs[other as usize].last >= job.first);
             if self.earlier.len() + alive.len() > max {
-                return false;
+                (self.starts, self.earlier) = (Vec::new(), Vec::new());
+                return;
             }
             self.earlier.extend_from_slice(&alive);
             self.starts.push(index_u32(self.earlier.len()));
             alive.push(index_u32(i));
         }
-        true
     }
 
     /// Every job that is alive together with one: those that began earlier, then those that begin while it lives.

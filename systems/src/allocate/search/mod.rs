@@ -66,7 +66,7 @@ pub(super) fn search(problem: &mut Problem, mut total: u64, budget: Budget) -> O
     let target = problem.target();
     let mut best = Some(reversed(problem)).filter(|layout| layout.total_bytes() < total);
     total = best.as_ref().map_or(total, Layout::total_bytes);
-    if near(total, target) {
+    if near(total, target) || problem.jobs.is_empty() {
         return best;
     }
     problem.find_pairs(budget.pairs);

@@ -92,6 +92,7 @@ impl<'a> Orders<'a> {
 
     /// Places the jobs in this order. Returns the bytes of all buffers, or nothing as soon as they reach `limit`.
     pub(super) fn place(&mut self, order: &[u32], gap: Gap, limit: u64) -> Option<u64> {
+        self.visits = self.visits.saturating_sub(1);
         self.addresses.fill(UNPLACED);
         self.standing.clear();
         self.sizes.clear();

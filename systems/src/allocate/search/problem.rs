@@ -34,7 +34,11 @@ impl Problem {
         let (jobs, permanent) = if target <= limits.max_bytes && shrinks.is_empty() {
             let first_end = jobs.iter().map(|job| job.last).min().unwrap_or(0);
             let last_start = jobs.iter().map(|job| job.first).max().unwrap_or(0);
-            jobs.into_iter().partition(|job| job.first > first_end || job.last < last_start)
+            let (jobs, mut permanent): (Vec<Job>, Vec<Job>) =
+                jobs.into_iter().partition(|job| job.first > first_end || job.last < last_start);
+            // The last one may end where its bytes end, whatever its alignment.
+            permanent.sort_by_key(|job| limits.end(0, job.size) - job.size);
+            (jobs, permanent)
         } else {
             (jobs, Vec::new())
         };

@@ -125,7 +125,8 @@ impl Live {
             Holds::Copy(copy) => self.copy_items as usize + copy as usize * self.slots as usize,
         };
         let is = |at: usize, slot: u32| self.items.get(at).is_some_and(|i| i.holds == holds && i.slot == slot);
-        let found = [(first.checked_add(slot as usize)?, slot), (first, 0)].into_iter().find(|&(at, slot)| is(at, slot));
+        let found =
+            [(first.checked_add(slot as usize)?, slot), (first, 0)].into_iter().find(|&(at, slot)| is(at, slot));
         found.map(|(at, _)| index_u32(at))
     }
 

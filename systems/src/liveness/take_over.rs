@@ -71,14 +71,7 @@ impl LivenessInputs<'_> {
     }
 
     /// The result's item in the operand's block.
-    pub(super) fn take_over(
-        &self,
-        node: usize,
-        operand: u32,
-        block: &Block,
-        copy_items: &[LiveItem],
-        live: &mut Live,
-    ) {
+    pub(super) fn take_over(&self, node: usize, operand: u32, block: &Block, copy_items: &[LiveItem], live: &mut Live) {
         let old = *item_of(operand, copy_items, live);
         let Block { size_bytes, first, last, .. } = *block;
         live.blocks[old.block as usize].last = last;

@@ -38,7 +38,8 @@ pub(super) struct Budget {
 impl Budget {
     /// For so many blocks.
     pub(super) fn of(blocks: usize) -> Self {
-        Self { pairs: (1 << 20) + 16 * blocks, visits: (1 << 20) + 128 * blocks as u64 }
+        let blocks_u64 = blocks as u64;
+        Self { pairs: (1 << 21) + 16 * blocks, visits: (1 << 21).min(blocks_u64 << 13) + 128 * blocks_u64 }
     }
 }
 
@@ -65,10 +66,17 @@ pub(super) fn search(problem: &mut Problem, mut total: u64, budget: Budget) -> O
     let target = problem.target();
     let mut best = Some(reversed(problem)).filter(|layout| layout.total_bytes() < total);
     total = best.as_ref().map_or(total, Layout::total_bytes);
-    if near(total, target) || !problem.find_pairs(budget.pairs) {
+    if near(total, target) || problem.jobs.is_empty() {
         return best;
     }
-    let mut orders = Orders::new(problem, budget.visits);
+    problem.find_pairs(budget.pairs);
+    let jobs = problem.jobs.len() as u64;
+    if problem.pairs().is_none() && jobs.saturating_mul(jobs) / 2 > budget.visits {
+        return best;
+    }
+    // With several buffers the bound is mostly out of reach.
+    let several = target > problem.limits.max_bytes;
+    let mut orders = Orders::new(problem, if several { budget.visits / 8 } else { budget.visits });
     let by_size = orders.by(|job| u128::from(job.size));
     total = orders.try_order(&by_size, total, &mut best);
     if total > target.saturating_add(target / GOOD) {

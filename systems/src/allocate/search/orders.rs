@@ -19,6 +19,14 @@ pub(super) enum Gap {
     Smallest,
 }
 
+/// A job that has its place.
+struct Standing {
+    address: u64,
+    first: u32,
+    last: u32,
+    job: u32,
+}
+
 /// Layouts by order, with what they need in common.
 pub(super) struct Orders<'a> {
     pub(super) problem: &'a Problem,
@@ -31,7 +39,11 @@ pub(super) struct Orders<'a> {
     pub(super) addresses: Vec<u64>,
     /// Per buffer how far it is used.
     sizes: Vec<u64>,
-    /// What is in a job's way: start and end.
+    /// Whether so many jobs are alive together that looking at all that stand, in order, is faster than sorting those.
+    dense: bool,
+    /// The jobs that stand, by address, if so.
+    standing: Vec<Standing>,
+    /// What is in a job's way: start and end, by start.
     taken: Vec<(u64, u64)>,
     /// What may still be looked at.
     visits: u64,
@@ -47,7 +59,12 @@ impl<'a> Orders<'a> {
             permanent_bytes = floor + job.size;
             floor = limits.end(floor, job.size);
         }
-        Self { problem, span, floor, permanent_bytes, addresses, sizes: Vec::new(), taken: Vec::new(), visits }
+        let jobs = problem.jobs.len() as u64;
+        let together = problem.pairs().map(|pairs| 2 * pairs as u64 / jobs.max(1));
+        let dense =
+            together.is_none_or(|together| together + sorting(usize::try_from(together).unwrap_or(0)) > jobs / 2);
+        let (sizes, standing, taken) = (Vec::new(), Vec::new(), Vec::new());
+        Self { problem, span, floor, permanent_bytes, addresses, sizes, dense, standing, taken, visits }
     }
 
     /// Whether the budget is used up.
@@ -75,19 +92,26 @@ impl<'a> Orders<'a> {
 
     /// Places the jobs in this order. Returns the bytes of all buffers, or nothing as soon as they reach `limit`.
     pub(super) fn place(&mut self, order: &[u32], gap: Gap, limit: u64) -> Option<u64> {
+        self.visits = self.visits.saturating_sub(1);
         self.addresses.fill(UNPLACED);
+        self.standing.clear();
         self.sizes.clear();
         self.sizes.push(self.permanent_bytes);
         let mut total = self.permanent_bytes;
         for &job in order {
             let address = self.find(job as usize, gap)?;
             self.addresses[job as usize] = address;
+            let Job { first, last, size, .. } = self.problem.jobs[job as usize];
+            if self.dense {
+                let at = self.standing.partition_point(|other| other.address < address);
+                self.standing.insert(at, Standing { address, first, last, job });
+            }
             let (buffer, offset) = self.split(address);
             let buffer = usize::try_from(buffer).ok()?;
             if self.sizes.len() <= buffer {
                 self.sizes.resize(buffer + 1, 0);
             }
-            let end = offset + self.problem.jobs[job as usize].size;
+            let end = offset + size;
             total = total.checked_add(end.saturating_sub(self.sizes[buffer]))?;
             self.sizes[buffer] = self.sizes[buffer].max(end);
             if total >= limit {
@@ -99,28 +123,41 @@ impl<'a> Orders<'a> {
 
     /// The place for a job among those that stand.
     fn find(&mut self, job: usize, gap: Gap) -> Option<u64> {
-        let (span, floor) = (self.span, self.floor);
-        let Self { problem, addresses, taken, .. } = self;
-        let (first, size) = (problem.jobs[job].first, problem.jobs[job].size);
-        let limits = problem.limits;
+        let span = self.span;
+        let Self { problem, addresses, taken, standing, dense, .. } = self;
+        let (first, last) = (problem.jobs[job].first, problem.jobs[job].last);
+        let end_of = |other: usize, address: u64| {
+            let start = split(span, address).1;
+            address - start + problem.limits.end(start, problem.size_from(other, first))
+        };
         taken.clear();
         let mut visits: u64 = 4;
-        for other in problem.together(job) {
-            visits += 1;
-            let address = addresses[other];
-            if address != UNPLACED {
-                let size = problem.size_from(other, first);
-                let start = split(span, address).1;
-                taken.push((address, address - start + limits.end(start, size)));
+        if *dense {
+            visits += standing.len() as u64;
+            let together = standing.iter().filter(|other| other.first <= last && other.last >= first);
+            taken.extend(together.map(|other| (other.address, end_of(other.job as usize, other.address))));
+        } else {
+            for other in problem.together(job) {
+                visits += 1;
+                let address = addresses[other];
+                if address != UNPLACED {
+                    taken.push((address, end_of(other, address)));
+                }
             }
+            visits += sorting(taken.len());
+            taken.sort_unstable();
         }
-        visits += taken.len() as u64 * u64::from(taken.len().max(1).ilog2()) / 2;
         self.visits = self.visits.saturating_sub(visits);
-        taken.sort_unstable();
-        let mut at = floor;
+        self.fit_between(self.problem.jobs[job].size, gap)
+    }
+
+    /// The place between what is taken.
+    fn fit_between(&self, size: u64, gap: Gap) -> Option<u64> {
+        let (span, max) = (self.span, self.problem.limits.max_bytes);
+        let mut at = self.floor;
         let mut found: Option<(u64, u64)> = None;
-        for &(start, end) in &*taken {
-            let free = fit(span, limits.max_bytes, at, size)?;
+        for &(start, end) in &self.taken {
+            let free = fit(span, max, at, size)?;
             if free.checked_add(size)? <= start {
                 if gap == Gap::Lowest {
                     return Some(free);
@@ -133,7 +170,7 @@ impl<'a> Orders<'a> {
         }
         match found {
             Some((_, address)) => Some(address),
-            None => fit(span, limits.max_bytes, at, size),
+            None => fit(span, max, at, size),
         }
     }
 
@@ -155,6 +192,11 @@ impl<'a> Orders<'a> {
     fn split(&self, address: u64) -> (u64, u64) {
         split(self.span, address)
     }
+}
+
+/// What sorting so many costs, in visits.
+fn sorting(len: usize) -> u64 {
+    len as u64 * u64::from(len.max(1).ilog2()) / 2
 }
 
 /// Buffer and offset of an address: mostly there is one buffer, and nothing to divide.

@@ -34,7 +34,11 @@ impl Problem {
         let (jobs, permanent) = if target <= limits.max_bytes && shrinks.is_empty() {
             let first_end = jobs.iter().map(|job| job.last).min().unwrap_or(0);
             let last_start = jobs.iter().map(|job| job.first).max().unwrap_or(0);
-            jobs.into_iter().partition(|job| job.first > first_end || job.last < last_start)
+            let (jobs, mut permanent): (Vec<Job>, Vec<Job>) =
+                jobs.into_iter().partition(|job| job.first > first_end || job.last < last_start);
+            // The last one may end where its bytes end, whatever its alignment.
+            permanent.sort_by_key(|job| limits.end(0, job.size) - job.size);
+            (jobs, permanent)
         } else {
             (jobs, Vec::new())
         };
@@ -57,8 +61,13 @@ impl Problem {
         self.target
     }
 
+    /// How many pairs of jobs are alive together, if they have been listed.
+    pub(super) fn pairs(&self) -> Option<usize> {
+        (self.starts.len() > self.jobs.len()).then_some(self.earlier.len())
+    }
+
     /// Lists pairs of jobs that are alive together, unless there are more than `max`.
-    pub(super) fn find_pairs(&mut self, max: usize) -> bool {
+    pub(super) fn find_pairs(&mut self, max: usize) {
         let max = max.min(u32::MAX as usize);
         let mut alive: Vec<u32> = Vec::new();
         self.starts.reserve(self.jobs.len() + 1);
@@ -66,13 +75,13 @@ impl Problem {
         for (i, job) in self.jobs.iter().enumerate() {
             alive.retain(|&other| self.jobs[other as usize].last >= job.first);
             if self.earlier.len() + alive.len() > max {
-                return false;
+                (self.starts, self.earlier) = (Vec::new(), Vec::new());
+                return;
             }
             self.earlier.extend_from_slice(&alive);
             self.starts.push(index_u32(self.earlier.len()));
             alive.push(index_u32(i));
         }
-        true
     }
 
     /// Every job that is alive together with one: those that began earlier, then those that begin while it lives.

@@ -2,8 +2,7 @@
 //! Clements 1999).
 
 use super::{
-    Layout,
-    near,
+    Layout, near,
     orders::{Gap, Orders},
 };
 

@@ -311,15 +311,9 @@ pub(super) fn mobilenet(side: u64, direct: bool) -> Net {
     let mut s = side / 2;
     let mut x = g.op(4 * 32 * s * s, &[image]);
     let mut channels = 32;
-    for (expand, out, repeats, stride) in [
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    ] {
+    for (expand, out, repeats, stride) in
+        [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
+    {
         for i in 0..repeats {
             let wide = channels * expand;
             let before = x;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::RangeInclusive,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -34,8 +35,8 @@ pub(crate) enum Call {
 #[derive(Default)]
 pub(crate) struct Log {
     counts: Mutex<BTreeMap<Call, u64>>,
-    /// Calls of this kind fail, from so many on.
-    fault: Mutex<Option<(Call, u64, BackendError)>>,
+    /// Calls of this kind fail, if their number is one of these.
+    fault: Mutex<Option<(Call, RangeInclusive<u64>, BackendError)>>,
     /// Planned memory that is alive, by backend: sum, most, and buffers made.
     memory: Mutex<BTreeMap<String, (u64, u64, u64)>>,
     sizes: Mutex<BTreeMap<(String, BufferKey), u64>>,
@@ -50,11 +51,24 @@ impl Log {
 
     /// Lets `allowed` more calls of this kind succeed; all later ones fail.
     pub(crate) fn fail(&self, call: Call, allowed: u64, error: BackendError) {
-        *lock(&self.fault) = Some((call, self.count(call) + allowed, error));
+        *lock(&self.fault) = Some((call, self.count(call) + allowed + 1..=u64::MAX, error));
+    }
+
+    /// Lets `allowed` more calls of this kind succeed; the next one fails, and those after it succeed again.
+    pub(crate) fn fail_once(&self, call: Call, allowed: u64, error: BackendError) {
+        let first = self.count(call) + allowed + 1;
+        *lock(&self.fault) = Some((call, first..=first, error));
     }
 
     pub(crate) fn heal(&self) {
         *lock(&self.fault) = None;
+    }
+
+    /// Forgets what was asked so far: memory that stands before anything is planned is not the planner's.
+    pub(crate) fn start(&self) {
+        lock(&self.counts).clear();
+        lock(&self.memory).clear();
+        lock(&self.sizes).clear();
     }
 
     fn note(&self, call: Call) -> Result<(), BackendError> {
@@ -62,7 +76,7 @@ impl Log {
         let count = counts.entry(call).or_default();
         *count += 1;
         match &*lock(&self.fault) {
-            Some((kind, from, error)) if *kind == call && *count > *from => Err(error.clone()),
+            Some((kind, which, error)) if *kind == call && which.contains(count) => Err(error.clone()),
             _ => Ok(()),
         }
     }

@@ -45,7 +45,8 @@ fn report_08_memory_of_an_unknown_device_is_named() {
                     let mut planned = Planned { world, graph, schedule: plan_schedule(Recording::Off) };
                     planned.plan();
                     let error = planned.result().expect_err("its device is not there");
-                    let buffer = if declaration.contains("opaque") { "b".into() } else { format!("{}.weights", names[gone]) };
+                    let buffer =
+                        if declaration.contains("opaque") { "b".into() } else { format!("{}.weights", names[gone]) };
                     assert!(
                         matches!(&error, PlanError::UnknownDevice { tensor, buffer: b, device }
                             if &**tensor == "w" && **b == *buffer && **device == *names[gone]),
@@ -60,7 +61,10 @@ fn report_08_memory_of_an_unknown_device_is_named() {
         }
     }
     // Another backend that reads the device's memory is as good.
-    let text = common::parse("reader", "backend a\nbackend b reads=a\nbackend cpu\nweight w f32 [8,8] on a\ninput x f32 [8,2]\ny = mul_mat w x");
+    let text = common::parse(
+        "reader",
+        "backend a\nbackend b reads=a\nbackend cpu\nweight w f32 [8,8] on a\ninput x f32 [8,2]\ny = mul_mat w x",
+    );
     let mut world = World::new();
     let graph = text.spawn(&mut world).expect("it fits");
     world.resource_mut::<Backends>().0.remove(0);
@@ -111,7 +115,9 @@ fn report_09_what_only_the_host_supports_runs_there_between_two_copies() {
                     computes_what_one_host_does(&text);
                 }
                 // Memory that both can use needs no copy, and changes no placement.
-                let shared = text.replace("backend dev0", "backend dev0 reads=host").replace("backend cpu", "backend cpu reads=dev0");
+                let shared = text
+                    .replace("backend dev0", "backend dev0 reads=host")
+                    .replace("backend cpu", "backend cpu reads=dev0");
                 let plan = expect(&shared);
                 assert_eq!(at(&plan, "p0"), "cpu");
                 assert_eq!(copies(&plan), std::collections::BTreeMap::new());
@@ -152,7 +158,8 @@ fn report_10_pins_hold_in_every_run_and_nothing_is_planned_again() {
                     engine.read(graph, y, &mut result).expect("an output");
                     assert_eq!(result, [f32::from(run) * 4.0; 4]);
                     let ran = log.take_ran();
-                    let by: Vec<&String> = ran.iter().filter(|(_, nodes)| nodes.iter().any(|n| &**n == "p")).map(|(b, _)| b).collect();
+                    let by: Vec<&String> =
+                        ran.iter().filter(|(_, nodes)| nodes.iter().any(|n| &**n == "p")).map(|(b, _)| b).collect();
                     assert_eq!(by, [&names[pinned as usize]], "run {run}");
                 }
                 let counters = engine.counters();
@@ -169,7 +176,12 @@ fn opaque_copies(plan: &entensor_systems::Plan) -> Vec<String> {
         let root = &nodes[nodes[*node as usize].root as usize];
         root.existing.is_some_and(|buffer| plan.existing[buffer as usize].opaque)
     };
-    splits(plan).iter().flat_map(|split| split.inputs.clone()).filter(opaque).map(|n| nodes[n as usize].name.to_string()).collect()
+    splits(plan)
+        .iter()
+        .flat_map(|split| split.inputs.clone())
+        .filter(opaque)
+        .map(|n| nodes[n as usize].name.to_string())
+        .collect()
 }
 
 /// lc#11120: a layout that only one backend understands is never copied byte by byte: its readers go there, or there is an
@@ -209,14 +221,15 @@ fn report_11_opaque_memory_is_never_copied() {
         let error = self::plan(&format!("{text} pin=cpu")).expect_err("the host cannot read that layout");
         assert!(error.to_string().contains("private layout"), "{error}");
     }
-    let error = plan(&(machine.replace("AMX", "mul_mat") + "v = reshape w shape=[8,8]\ny = relu v")).expect_err("nobody can");
+    let error =
+        plan(&(machine.replace("AMX", "mul_mat") + "v = reshape w shape=[8,8]\ny = relu v")).expect_err("nobody can");
     assert!(matches!(error, PlanError::NoBackend { .. } | PlanError::Immovable { .. }), "{error}");
     assert!(error.to_string().contains("private layout") && error.to_string().contains("amx: "), "{error}");
 }
 
 /// One case of each op of several operands: parameters and operands that fit it.
 fn sample(row: &OpRow) -> Option<(Op, Vec<TensorDesc>)> {
-    row.test_samples().into_iter().find_map(|sample| {
+    row.test_samples().into_iter().filter(|sample| sample.operands.len() >= 2).find_map(|sample| {
         let descs: Option<Vec<TensorDesc>> = sample
             .operands
             .iter()
@@ -250,7 +263,9 @@ fn report_12_a_small_host_weight_does_not_move_an_op() {
                     };
                 }
                 let _ = write!(text, "y = {}", row.name);
-                (0..descs.len()).for_each(|i| drop(write!(text, " t{i}")));
+                for i in 0..descs.len() {
+                    let _ = write!(text, " t{i}");
+                }
                 if let Some((_, params)) = op.to_string().split_once(' ') {
                     let _ = write!(text, " {params}");
                 }
@@ -285,7 +300,8 @@ fn network(seed: u64) -> String {
         let _ = write!(text, "backend {name}");
         if !last {
             text += *random.pick(&["", "", " memory=host", " reads=host", " memory=shared reads=host"]);
-            let refused: Vec<&str> = ["mul_mat", "add", "relu", "mul", "rms_norm"].into_iter().filter(|_| random.percent(25)).collect();
+            let refused: Vec<&str> =
+                ["mul_mat", "add", "relu", "mul", "rms_norm"].into_iter().filter(|_| random.percent(25)).collect();
             if !refused.is_empty() {
                 let _ = write!(text, " ops=all,-{}", refused.join(",-"));
             }
@@ -326,7 +342,9 @@ fn network(seed: u64) -> String {
 #[test]
 fn report_13_accelerators_pick_nothing_out_of_a_host_run() {
     for accelerators in 1..=3 {
-        for rest in ["", " ops=add,mul,relu", " ops=add,mul,relu reads=host", " ops=rms_norm reads=host offload_batch=1"] {
+        for rest in
+            ["", " ops=add,mul,relu", " ops=add,mul,relu reads=host", " ops=rms_norm reads=host offload_batch=1"]
+        {
             for length in [3, 10, 60] {
                 let (mut text, _) = machine(accelerators + 1, rest);
                 text += "input x f32 [8,4]\n";
@@ -374,7 +392,11 @@ fn report_14_what_does_not_fit_is_not_offloaded() {
         for pad in [1_u64, 64, 500] {
             let padded = (rows * 32).next_multiple_of(pad);
             for limit in [padded - 1, padded, padded + 1, padded * 2, padded / 2, 1] {
-                for (second, its_limit) in [("", 0), ("backend spare offload_batch=4 pad=PAD max_buffer=LIMIT\n", padded), ("backend spare offload_batch=4 pad=PAD max_buffer=LIMIT\n", padded - 1)] {
+                for (second, its_limit) in [
+                    ("", 0),
+                    ("backend spare offload_batch=4 pad=PAD max_buffer=LIMIT\n", padded),
+                    ("backend spare offload_batch=4 pad=PAD max_buffer=LIMIT\n", padded - 1),
+                ] {
                     let second = second.replace("PAD", &pad.to_string()).replace("LIMIT", &its_limit.to_string());
                     // The operand and the result are small: only the weight may be too large.
                     let text = format!(
@@ -413,8 +435,8 @@ fn report_15_every_node_says_why_it_is_there() {
         for batch in [1, 2, 31, 32, 33, 64] {
             let text = format!(
                 "backend gpu offload_batch={threshold}\nbackend cpu\nweight w f32 [8,8] on cpu\nweight e f32 [8,8,2] on cpu\n\
-                 weight t f32 [8,4] on cpu\ninput x f32 [8,{batch}]\ninput z f32 [8,1,{batch}]\ninput ids i32 [1,{batch}]\n\
-                 y = mul_mat w x output\nm = mul_mat_id e z ids output\nr = get_rows t ids output\n"
+                 weight t f32 [8,4] on cpu\ninput x f32 [8,{batch}]\ninput z f32 [8,1,{batch}]\ninput ids i32 [1,{batch}]\ninput rows i32 [{batch}]\n\
+                 y = mul_mat w x output\nm = mul_mat_id e z ids output\nr = get_rows t rows output\n"
             );
             let plan = expect(&text);
             let why = |name: &str| plan.why(plan.find(name).expect("it is there"));
@@ -451,7 +473,12 @@ fn report_15_every_node_says_why_it_is_there() {
             let root = &plan_name(&plan, node.root);
             let names = [backend_name(&plan, node.backend), root].map(|name| why.contains(name));
             let buffer = node_buffer(&plan, node).is_some_and(|buffer| why.contains(&*buffer));
-            assert!(names.contains(&true) || buffer || node.cause == Cause::Input, "{name}: {} because {why}", node.name);
+            let operand = node.sources.iter().any(|&source| why.contains(&plan_name(&plan, source)));
+            assert!(
+                names.contains(&true) || buffer || operand || node.cause == Cause::Input,
+                "{name}: {} because {why}",
+                node.name
+            );
             causes.entry(node.cause).or_insert(why);
         }
     }
@@ -500,7 +527,11 @@ fn report_16_a_pinned_view_leaves_nothing_unplaced() {
                         );
                         match plan(&text) {
                             Ok(plan) => {
-                                assert_eq!((at(&plan, pin), at(&plan, "root")), (pinned.clone(), pinned.clone()), "{text}");
+                                assert_eq!(
+                                    (at(&plan, pin), at(&plan, "root")),
+                                    (pinned.clone(), pinned.clone()),
+                                    "{text}"
+                                );
                                 planned_count += 1;
                             }
                             Err(error) => {
@@ -527,14 +558,21 @@ fn report_16_a_pinned_view_leaves_nothing_unplaced() {
         });
         for view in views.take(2) {
             for backend in graph.machine() {
-                let text = common::parse("pinned", &format!("{source}pin {} {}\n", view.name, backend.name).replace(&format!("pin {} {}\npin {} ", view.name, backend.name, view.name), "pin "));
+                let text = common::parse(
+                    "pinned",
+                    &format!("{source}pin {} {}\n", view.name, backend.name)
+                        .replace(&format!("pin {} {}\npin {} ", view.name, backend.name, view.name), "pin "),
+                );
                 let mut world = World::new();
                 let Ok(entity) = text.spawn(&mut world) else { continue };
                 let mut planned = Planned { world, graph: entity, schedule: plan_schedule(Recording::Off) };
                 planned.plan();
                 match planned.result() {
                     Ok(plan) => verify(&plan).unwrap_or_else(|violations| panic!("{violations:?}\n{text}")),
-                    Err(error) => assert!(!matches!(error, PlanError::Unplaced { .. } | PlanError::Misplaced { .. }), "{error}\n{text}"),
+                    Err(error) => assert!(
+                        !matches!(error, PlanError::Unplaced { .. } | PlanError::Misplaced { .. }),
+                        "{error}\n{text}"
+                    ),
                 }
             }
         }
@@ -556,7 +594,8 @@ fn report_17_ids_made_on_the_host_choose_the_right_experts() {
                 }
                 let mut engine = builder.build().expect("oracles start");
                 let bytes = 4 * 2 * 3 * experts;
-                let buffer = engine.create_buffer("experts", BackendIndex(home), Usage::Weights, bytes).expect("it fits");
+                let buffer =
+                    engine.create_buffer("experts", BackendIndex(home), Usage::Weights, bytes).expect("it fits");
                 let weights = engine.tensor_in("experts", DType::F32, &[2, 3, experts], buffer, 0).expect("it fits");
                 // Expert e answers e + 1, whatever the row.
                 let values: Vec<f32> = (0..experts).flat_map(|e| [(e + 1) as f32 * 0.5; 6]).collect();

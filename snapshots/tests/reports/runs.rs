@@ -28,6 +28,7 @@ impl Run {
     pub(crate) fn new(text: &GraphText) -> Result<Self, GraphError> {
         let (log, mut world) = (Arc::new(Log::default()), World::new());
         let graph = text.spawn_on(&mut world, oracles(text, &log))?;
+        log.start();
         Ok(Self { world, graph, log, schedule: plan_schedule(Recording::Off) })
     }
 
@@ -76,7 +77,8 @@ impl Run {
             let backend = &plan.backends[nodes[node].backend as usize].handle;
             backend.write(memory, place.offset_bytes, bytes).expect("it fits");
         };
-        for (i, node) in nodes.iter().enumerate().filter(|(i, node)| node.existing.is_some() && node.root as usize == *i)
+        for (i, node) in
+            nodes.iter().enumerate().filter(|(i, node)| node.existing.is_some() && node.root as usize == *i)
         {
             write(i, 0, &contents(&node.name, 0, &node.desc));
         }

@@ -1,4 +1,5 @@
-//! What the planner is tested with: random graphs. Fixtures and goldens lie beside this crate.
+//! What the planner is tested with: random graphs, and damaged texts. Fixtures and goldens lie beside this crate.
 #![forbid(unsafe_code)]
 
 pub mod generate;
+pub mod mutate;

@@ -294,8 +294,12 @@ impl LivenessInputs<'_> {
                 && live.blocks[old.block as usize].arena == live.blocks[live.items[item as usize].block as usize].arena;
             // Of things that exist in several slots, each run uses another one; what exists once cannot follow them.
             let one_slot = live.slots == 1 || !(matches!(holds, Holds::Copy(_)) || flags[node].output);
-            // Another view of the same memory among the operands would be overwritten while it is read.
-            let alone = sources.iter().all(|&s| s == source || self.roots.of(s as usize) != root);
+            // Another view of the same memory among the operands would be overwritten while it is read, and so would the
+            // operand itself where the op reads it in another order too.
+            let alone = sources
+                .iter()
+                .enumerate()
+                .all(|(k, &s)| self.roots.of(s as usize) != root || (s == source && row.overwrites.contains(&k)));
             let dies = old.last == step && live.blocks[old.block as usize].last == step && old.first < step;
             let same = self.descs.0[source as usize] == self.descs.0[node];
             let free = matches!(holds, Holds::Copy(_)) || !(flags[root].input || flags[root].output);

@@ -322,3 +322,41 @@ fn every_overlap_of_every_fixture_is_found() {
     }
     assert!(found >= 100, "{found} overlaps");
 }
+
+#[test]
+fn a_copy_that_comes_too_late_is_found() {
+    for fixture_name in ["two_weights", "refresh", "max_inputs", "pipelining"] {
+        let mut plan = plan_of(&fixture(fixture_name));
+        let steps = &mut plan.programs[0].steps;
+        let copies: Vec<usize> = (0..steps.len()).filter(|&i| matches!(steps[i], Step::Copy { .. })).collect();
+        for copy in copies {
+            let launch = (copy..plan.programs[0].steps.len())
+                .find(|&i| matches!(plan.programs[0].steps[i], Step::Launch { .. }))
+                .expect("a copy is made for a launch");
+            plan.programs[0].steps[copy..=launch].rotate_left(1);
+            expect(&plan, |v| matches!(v, Violation::StepOrder { .. }));
+            plan.programs[0].steps[copy..=launch].rotate_right(1);
+        }
+        verify(&plan).expect("all is as it was");
+    }
+}
+
+#[test]
+fn an_opaque_operand_on_a_backend_that_does_not_understand_it_is_found() {
+    let mut plan = plan_of(&fixture("opaque"));
+    let h = plan.find("h").expect("it reads the packed weights");
+    plan.nodes[h].backend = 0;
+    plan.splits[0].backend = 0;
+    expect(
+        &plan,
+        |v| matches!(v, Violation::UnusableMemory { node, backend, .. } if &**node == "h" && &**backend == "gpu"),
+    );
+    // A view of the weights that claims to be elsewhere.
+    let mut plan = plan_of(&fixture("opaque"));
+    let w = plan.find("w").expect("the packed weights");
+    plan.nodes[w].backend = 2;
+    expect(
+        &plan,
+        |v| matches!(v, Violation::ImmovableMoved { node, backend } if &**node == "w" && &**backend == "cpu"),
+    );
+}

@@ -7,43 +7,9 @@ use entensor_components::{NodeDesc, OpKind, TensorRef};
 use super::{
     Violation, backend_name,
     bytes::{Bytes, Content},
+    queues::Clocks,
 };
 use crate::plan::{Held, Plan, Program, Step};
-
-/// What each queue knows to be finished of each other queue: the last step, per pair.
-struct Clocks {
-    /// Without asynchronous backends every step is finished before the next one.
-    idle: bool,
-    known: Vec<Vec<Option<usize>>>,
-    /// Of each event, the queue that recorded it last, and what that queue knew.
-    events: Vec<Option<(u32, Vec<Option<usize>>)>>,
-}
-
-impl Clocks {
-    fn knows(&self, queue: u32, other: (u32, usize)) -> bool {
-        self.idle
-            || queue == other.0
-            || self.known[queue as usize][other.0 as usize].is_some_and(|done| done >= other.1)
-    }
-
-    /// A synchronous step is finished for everybody; so is all that its queue knew.
-    fn finish(&mut self, queue: u32, step: usize) {
-        if self.idle {
-            return;
-        }
-        self.known[queue as usize][queue as usize] = Some(step);
-        let knows = self.known[queue as usize].clone();
-        for other in &mut self.known {
-            merge(other, &knows);
-        }
-    }
-}
-
-fn merge(into: &mut [Option<usize>], from: &[Option<usize>]) {
-    for (a, b) in into.iter_mut().zip(from) {
-        *a = (*a).max(*b);
-    }
-}
 
 struct Walk<'a> {
     plan: &'a Plan,
@@ -64,8 +30,6 @@ struct Walk<'a> {
 
 /// Walks one slot's program and reports what goes wrong.
 pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut Vec<Violation>) {
-    let idle = !plan.backends.iter().any(|b| b.handle.capabilities().asynchronous);
-    let queues = if idle { 0 } else { plan.backends.len() };
     let (mut homes, mut copies) = (HashMap::new(), HashMap::new());
     for allocation in &plan.allocations {
         let place = (allocation.buffer, allocation.offset_bytes);
@@ -86,7 +50,7 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
         homes,
         copies,
         memories: (0..plan.memory_count()).map(|_| Bytes::default()).collect(),
-        clocks: Clocks { idle, known: vec![vec![None; queues]; queues], events: vec![None; program.events as usize] },
+        clocks: Clocks::new(plan, program),
         versions: vec![0; plan.nodes.len()],
         constant: constant_roots(plan),
         born: vec![false; plan.nodes.len()],
@@ -99,8 +63,16 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
                 walk.copy(step, *copy, plan.splits[*split as usize].backend, from, *from_backend, to);
             }
             Step::Launch { split } => walk.launch(step, *split, program),
-            Step::Record { backend, event } => walk.record(step, *backend, *event),
-            Step::Wait { backend, event, of } => walk.wait(step, *backend, *event, *of),
+            Step::Record { backend, event } => {
+                if !walk.clocks.record(step, *backend, *event) {
+                    walk.violations.push(Violation::WrongEvent { step, event: *event });
+                }
+            }
+            Step::Wait { backend, event, of } => {
+                if !walk.clocks.wait(*backend, *event, *of) {
+                    walk.violations.push(Violation::WrongEvent { step, event: *event });
+                }
+            }
         }
     }
     walk.check_outputs();
@@ -246,33 +218,6 @@ impl Walk<'_> {
             self.unordered(by.1, name, other);
         }
         true
-    }
-
-    fn record(&mut self, step: usize, backend: u32, event: u32) {
-        let known = self.clocks.known.get(backend as usize).cloned();
-        let Some(entry) =
-            self.clocks.events.get_mut(event as usize).filter(|_| self.plan.backends.len() > backend as usize)
-        else {
-            self.violations.push(Violation::WrongEvent { step, event });
-            return;
-        };
-        let mut seen = known.unwrap_or_default();
-        if let Some(own) = seen.get_mut(backend as usize) {
-            *own = Some(step);
-        }
-        *entry = Some((backend, seen));
-    }
-
-    fn wait(&mut self, step: usize, backend: u32, event: u32, of: u32) {
-        let recorded = self.clocks.events.get(event as usize).and_then(Option::as_ref);
-        let Some((_, seen)) = recorded.filter(|(by, _)| *by == of) else {
-            self.violations.push(Violation::WrongEvent { step, event });
-            return;
-        };
-        let seen = seen.clone();
-        if let Some(known) = self.clocks.known.get_mut(backend as usize) {
-            merge(known, &seen);
-        }
     }
 
     /// Where a tensor lies in its own memory in this slot.

@@ -9,6 +9,7 @@
 mod bytes;
 mod memory;
 mod overlaps;
+mod queues;
 mod violation;
 
 use std::sync::Arc;

@@ -126,7 +126,7 @@ fn case(text: &str, seed: u64) -> Result<&'static str, String> {
     let Ok(entity) = graph.spawn(&mut world) else { return Ok("memory") };
     world.insert_resource(Planning(entity));
     world.insert_resource(PlanStatus::Planning);
-    let recording = if seed % 4 == 0 { Recording::On } else { Recording::Off };
+    let recording = if seed.is_multiple_of(4) { Recording::On } else { Recording::Off };
     plan_schedule(recording).run(&mut world);
     let texts = world.resource::<PassTexts>().render(Pass::Publish);
     match world.resource::<PlanStatus>() {

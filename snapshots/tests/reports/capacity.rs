@@ -343,9 +343,9 @@ fn report_06_the_same_graph_twice() {
         assert_eq!(baked(&run), before, "{name}");
         for reset in [true, false, true] {
             if reset {
-                run.reset()
+                run.reset();
             } else {
-                run.distrust()
+                run.distrust();
             }
             let again = run.plan().unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(!Arc::ptr_eq(&first, &again), "{name}: a new plan was made");

@@ -6,7 +6,9 @@ mod common;
 
 mod capacity;
 mod devices;
+mod lifetimes;
 mod memory;
+mod offload;
 mod placement;
 mod plain_rules;
 mod replanning;

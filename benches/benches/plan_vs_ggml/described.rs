@@ -6,6 +6,7 @@ use std::sync::Arc;
 use entensor::{
     Op, Plan, TensorDesc, Usage,
     components::{Backend, OpKind},
+    systems::PlanNode,
 };
 
 /// A leaf or node.
@@ -44,13 +45,12 @@ pub(crate) fn describe(plan: &Plan) -> Option<Vec<Described>> {
     let backends: Vec<&Arc<dyn Backend>> = plan.backends.iter().map(|b| &b.handle).collect();
     let memory_of = |buffer: u32| {
         let buffer = &plan.existing[buffer as usize];
-        let is_home = |b: &&Arc<dyn Backend>| {
-            b.capabilities().memory == buffer.kind && b.capabilities().buffer_type == buffer.buffer_type
-        };
-        let backend = backends.iter().position(is_home)?;
+        let in_memory = |b: &&Arc<dyn Backend>| b.capabilities().memory == buffer.kind;
+        let is_home = |b: &&Arc<dyn Backend>| in_memory(b) && b.capabilities().buffer_type == buffer.buffer_type;
+        let backend = backends.iter().position(is_home).or_else(|| backends.iter().position(in_memory))?;
         Some(Memory { backend, opaque: buffer.opaque, is_weights: buffer.usage == Usage::Weights })
     };
-    let describe = |node: &entensor::systems::PlanNode| {
+    let describe = |node: PlanNode<'_>| {
         let memory = match node.existing {
             Some((buffer, _)) => Some(memory_of(buffer)?),
             None => None,
@@ -58,7 +58,7 @@ pub(crate) fn describe(plan: &Plan) -> Option<Vec<Described>> {
         Some(Described {
             op: node.op.clone(),
             desc: node.desc,
-            sources: node.sources.clone(),
+            sources: node.sources.to_vec(),
             is_input: node.flags.input,
             is_output: node.flags.output,
             pin: node.pin.map(|pin| pin as usize),
@@ -67,5 +67,5 @@ pub(crate) fn describe(plan: &Plan) -> Option<Vec<Described>> {
             offset_bytes: node.offset_bytes,
         })
     };
-    plan.nodes.iter().map(describe).collect()
+    plan.nodes().map(describe).collect()
 }

@@ -7,7 +7,7 @@ use entensor_benches::{Placement, Stack, layers_for, machine};
 
 use crate::{
     described::describe,
-    ggml::{Drawing, Machine, Placed, Protected, Scheduler, mock_trouble},
+    ggml::{Drawing, Machine, Placed, Protected, Scheduler},
     samples::Samples,
 };
 
@@ -71,12 +71,8 @@ struct Figures {
     ggml_kept_bytes: u64,
 }
 
-/// Prints the tables for these sizes.
-pub(crate) fn run(sizes: &[usize]) -> Result<(), Box<dyn Error>> {
-    let trouble = mock_trouble();
-    if let Some(trouble) = &trouble {
-        eprintln!("NO MOCK DEVICES: {trouble}. For more than one backend ggml's figures are those recorded.");
-    }
+/// Prints the tables for these sizes. Without mock devices, recorded figures stand for ggml's.
+pub(crate) fn run(sizes: &[usize], has_mocks: bool) -> Result<(), Box<dyn Error>> {
     println!("\nns per node, least / middle of the samples\n");
     println!(
         "| backends | nodes + leaves | ours: fresh graph | ggml: split + allocate | ours ÷ ggml | ours: other salt | \
@@ -86,7 +82,7 @@ pub(crate) fn run(sizes: &[usize]) -> Result<(), Box<dyn Error>> {
     let mut memory = Vec::new();
     for setting in &SETTINGS {
         for &size in sizes {
-            let figures = measure(setting, size, trouble.is_some() && !setting.own_cpu)?;
+            let figures = measure(setting, size, !has_mocks && !setting.own_cpu)?;
             print_times(setting, &figures);
             memory.push((setting.name, figures));
         }

@@ -39,7 +39,6 @@ pub(crate) struct Drawing<'m> {
     drawn: Arena,
     tensors: Vec<*mut sys::ggml_tensor>,
     graph: *mut sys::ggml_cgraph,
-    stand_ins: usize,
 }
 
 /// A context of ggml's.
@@ -78,7 +77,6 @@ impl<'m> Drawing<'m> {
             drawn,
             tensors: vec![ptr::null_mut(); nodes.len()],
             graph: ptr::null_mut(),
-            stand_ins: 0,
         };
         drawing.keep();
         drawing
@@ -124,7 +122,6 @@ impl<'m> Drawing<'m> {
             sys::ggml_reset(self.drawn.0);
             self.graph = sys::ggml_new_graph_custom(self.drawn.0, self.nodes.len(), false);
         }
-        self.stand_ins = 0;
         for (place, node) in self.nodes.iter().enumerate() {
             if node.memory.is_some() {
                 continue;
@@ -138,11 +135,6 @@ impl<'m> Drawing<'m> {
                 unsafe { sys::ggml_build_forward_expand(self.graph, tensor) };
             }
         }
-    }
-
-    /// How many nodes of the last drawing are custom ops, for want of one of ggml's own.
-    pub(crate) fn stand_ins(&self) -> usize {
-        self.stand_ins
     }
 
     pub(super) fn graph(&self) -> *mut sys::ggml_cgraph {
@@ -159,8 +151,11 @@ impl<'m> Drawing<'m> {
         tensors.filter_map(move |(&tensor, node)| Some((tensor, place(node)?)))
     }
 
-    fn compute(&mut self, node: &Described) -> *mut sys::ggml_tensor {
-        if let Some(tensor) = self.construct(node)
+    fn compute(&self, node: &Described) -> *mut sys::ggml_tensor {
+        // Stacks are built as ggml's users build graphs. Files hold layouts on which ggml's constructors abort although its planner
+        // takes them; there every field is written here.
+        if self.placed == Placed::Pins
+            && let Some(tensor) = self.construct(node)
             && is_like(tensor, &node.desc)
         {
             return tensor;
@@ -175,11 +170,9 @@ impl<'m> Drawing<'m> {
         } else {
             new_tensor(&self.drawn, &node.desc)
         };
-        let op = ggml_op(kind);
-        self.stand_ins += usize::from(op.is_none());
         // SAFETY: the tensor is new, its operands exist, and there is room for ten; our ops have five at most.
         unsafe {
-            (*tensor).op = op.unwrap_or(sys::GGML_OP_CUSTOM);
+            (*tensor).op = ggml_op(kind).unwrap_or(sys::GGML_OP_CUSTOM);
             for (slot, &operand) in (*tensor).src.iter_mut().zip(&node.sources) {
                 *slot = self.tensors[operand as usize];
             }

@@ -19,6 +19,10 @@ use llama_cpp_sys_2 as sys;
 
 pub(crate) use graph::{Drawing, Placed, Protected};
 use mock::Mocks;
+pub(crate) use ops::has_op;
+
+/// How many copies of its inputs a parallel scheduler keeps: ggml's `GGML_SCHED_MAX_COPIES`.
+pub(crate) const MAX_COPIES: u32 = 4;
 
 /// Says why mock devices cannot be had from the ggml that is linked.
 pub(crate) fn mock_trouble() -> Option<String> {

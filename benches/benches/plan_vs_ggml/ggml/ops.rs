@@ -79,3 +79,8 @@ pub(super) fn ggml_op(kind: OpKind) -> Option<sys::ggml_op> {
         K::Conv1d | K::Lstm | K::Gru => return None,
     })
 }
+
+/// Whether ggml has this op as one of its own.
+pub(crate) fn has_op(kind: OpKind) -> bool {
+    ggml_op(kind).is_some()
+}

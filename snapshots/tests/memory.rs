@@ -118,7 +118,7 @@ fn naive_spans(plan: &Plan) -> BTreeMap<(bool, u32), (u32, u32)> {
         let span = spans.entry(key(held)).or_insert((step, step));
         span.1 = step;
     };
-    let root = |node: u32| plan.nodes[node as usize].root;
+    let root = |node: u32| plan.node(node as usize).root;
     let mut step = 0;
     for split in &plan.splits {
         for &copy in &split.inputs {
@@ -128,7 +128,7 @@ fn naive_spans(plan: &Plan) -> BTreeMap<(bool, u32), (u32, u32)> {
         }
         for &node in &split.nodes {
             touch(Held::Node(root(node)), step);
-            for &source in &plan.nodes[node as usize].sources {
+            for &source in plan.node(node as usize).sources {
                 let copy = plan.copies.iter().position(|c| (c.source, c.backend) == (source, split.backend));
                 touch(copy.map_or(Held::Node(root(source)), |copy| Held::Copy(copy as u32)), step);
             }
@@ -136,7 +136,7 @@ fn naive_spans(plan: &Plan) -> BTreeMap<(bool, u32), (u32, u32)> {
         }
     }
     let end = step.saturating_sub(1);
-    for (node, held) in plan.nodes.iter().enumerate() {
+    for (node, held) in plan.nodes().enumerate() {
         let span = spans.entry((false, held.root)).or_insert((0, 0));
         if held.flags.output {
             span.1 = end;

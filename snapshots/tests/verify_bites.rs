@@ -65,7 +65,7 @@ fn results(plan: &mut Plan) -> Result<Vec<Vec<u8>>, String> {
     }
     let host = &plan.backends[plan.backends.len() - 1].handle;
     let place = |i: usize| plan.locate(i, 0).expect("every tensor has a place");
-    for (i, node) in plan.nodes.iter().enumerate() {
+    for (i, node) in plan.nodes().enumerate() {
         if node.root as usize == i && (node.existing.is_some() || node.flags.input) {
             let at = place(i);
             let written = host.write(&memory[at.memory.0 as usize], at.offset_bytes, &contents(&node.name, &node.desc));
@@ -74,7 +74,7 @@ fn results(plan: &mut Plan) -> Result<Vec<Vec<u8>>, String> {
     }
     run_plan(plan, &memory, 0).map_err(|error| error.to_string())?;
     let mut found = Vec::new();
-    for (i, _) in plan.nodes.iter().enumerate().filter(|(_, node)| node.flags.output || node.existing.is_some()) {
+    for (i, _) in plan.nodes().enumerate().filter(|(_, node)| node.flags.output || node.existing.is_some()) {
         let at = place(i);
         // Holes between rows hold anything.
         if !at.desc.is_packed() {

@@ -37,7 +37,7 @@ fn move_to(plan: &mut Plan, name: &str, buffer: u32, offset_bytes: u64) {
     let Held::Node(root) = plan.allocations[index].held else { panic!("{name} is a copy") };
     let old = (plan.allocations[index].buffer, plan.allocations[index].offset_bytes);
     (plan.allocations[index].buffer, plan.allocations[index].offset_bytes) = (buffer, offset_bytes);
-    let roots: Vec<u32> = plan.nodes.iter().map(|node| node.root).collect();
+    let roots: Vec<u32> = plan.nodes().map(|node| node.root).collect();
     let shift = |tensor: &mut entensor_components::TensorRef| {
         if tensor.memory.0 == old.0 {
             tensor.memory.0 = buffer;
@@ -50,7 +50,7 @@ fn move_to(plan: &mut Plan, name: &str, buffer: u32, offset_bytes: u64) {
                 if roots[node as usize] == root {
                     shift(&mut run.output);
                 }
-                for (&source, operand) in plan.nodes[node as usize].sources.iter().zip(&mut run.operands) {
+                for (&source, operand) in plan.node(node as usize).sources.iter().zip(&mut run.operands) {
                     let copied = plan.copies.iter().any(|c| c.source == source && c.backend == split.backend);
                     if roots[source as usize] == root && !copied {
                         shift(operand);
@@ -345,7 +345,7 @@ fn a_copy_that_comes_too_late_is_found() {
 fn an_opaque_operand_on_a_backend_that_does_not_understand_it_is_found() {
     let mut plan = plan_of(&fixture("opaque"));
     let h = plan.find("h").expect("it reads the packed weights");
-    plan.nodes[h].backend = 0;
+    plan.node(h).backend = 0;
     plan.splits[0].backend = 0;
     expect(
         &plan,
@@ -354,7 +354,7 @@ fn an_opaque_operand_on_a_backend_that_does_not_understand_it_is_found() {
     // A view of the weights that claims to be elsewhere.
     let mut plan = plan_of(&fixture("opaque"));
     let w = plan.find("w").expect("the packed weights");
-    plan.nodes[w].backend = 2;
+    plan.node(w).backend = 2;
     expect(
         &plan,
         |v| matches!(v, Violation::ImmovableMoved { node, backend } if &**node == "w" && &**backend == "cpu"),

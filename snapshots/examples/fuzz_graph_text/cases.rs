@@ -158,5 +158,5 @@ fn case(text: &str, seed: u64) -> Result<&'static str, String> {
 }
 
 fn captured_nodes(plan: &entensor_systems::Plan) -> usize {
-    plan.nodes.len()
+    plan.node_count()
 }

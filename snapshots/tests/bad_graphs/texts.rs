@@ -170,7 +170,7 @@ const ACCEPTED: &[(&str, usize, usize)] = &[
 fn texts_that_ask_for_next_to_nothing_are_planned_and_run() {
     for (source, nodes, splits) in ACCEPTED {
         let plan = plan_of(source).unwrap_or_else(|error| panic!("{error}\n{source}"));
-        assert_eq!((plan.nodes.len(), plan.splits.len()), (*nodes, *splits), "{source}");
+        assert_eq!((plan.node_count(), plan.splits.len()), (*nodes, *splits), "{source}");
         // The same with real memory and real kernels.
         let text = common::parse("small", source);
         let mut world = World::new();

@@ -12,7 +12,7 @@ use std::{
 use entensor::graph_text::{BackendText, GraphText};
 use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, ImportedBytes, MemoryHandle, MemoryKind, MemoryReport, OpDesc,
-    PreparedSplit, SplitDesc, Support, TensorDesc, Ticket, Usage,
+    PreparedSplit, SplitView, Support, TensorDesc, Ticket, Usage,
 };
 use entensor_null::NullBackend;
 use entensor_oracle::OracleBackend;
@@ -197,7 +197,7 @@ impl Backend for Watched {
         self.inner.read(memory, offset_bytes, bytes)
     }
 
-    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
+    fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
         self.log.note(Call::Prepare)?;
         let nodes = split.nodes.iter().map(|node| Arc::clone(&node.name)).collect();
         let inner = self.inner.prepare(split)?;
@@ -330,7 +330,7 @@ impl Backend for Late {
         self.oracle.read(memory, offset_bytes, bytes)
     }
 
-    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
+    fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
         let inner = self.oracle.prepare(split)?.into();
         Ok(Box::new(LateSplit { inner, queue: Arc::clone(&self.queue) }))
     }

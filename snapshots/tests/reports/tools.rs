@@ -41,7 +41,7 @@ pub(crate) fn nodes(plan: &Plan) -> Vec<Node> {
         backend: n.backend,
         cause: n.cause,
     };
-    plan.nodes.iter().map(node).collect()
+    plan.nodes().map(node).collect()
 }
 
 /// A split of a plan.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use entensor_components::{MemorySlot, NodeDesc, SplitView, TensorRef};
+use entensor_components::{MemorySlot, NodeDesc, SplitDesc, SplitView, TensorRef};
 
 use super::{Allocation, Plan, PlanSplit, existing_memory};
 use crate::columns::index_u32;
@@ -53,6 +53,20 @@ impl Plan {
             Ok(found) => Some(self.locate_copy(self.copy_of[found].2, slot)),
             Err(_) => self.locate(node as usize, slot),
         }
+    }
+
+    /// Every split as its backend sees it, slot by slot, written out: for tests that damage what backends are given.
+    #[must_use]
+    pub fn write_out(&self) -> Vec<Vec<SplitDesc>> {
+        let written = |split: &PlanSplit, slot| {
+            let view = self.split_view(split, slot);
+            SplitDesc {
+                nodes: (0..view.len()).map(|index| view.node(index)).collect(),
+                memory_slots: view.memory_slots(),
+            }
+        };
+        let slots = 0..index_u32(self.programs.len());
+        slots.map(|slot| self.splits.iter().map(|split| written(split, slot)).collect()).collect()
     }
 
     /// A split as its backend sees it in a slot's run.

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use entensor_components::{NodeDesc, OpKind, SplitView, TensorRef};
 
 use super::{
-    Violation, backend_name,
+    Given, Violation, backend_name,
     bytes::{Bytes, Content},
     queues::Clocks,
 };
@@ -13,7 +13,6 @@ use crate::plan::{Held, Plan, Program, Step};
 
 struct Walk<'a> {
     plan: &'a Plan,
-    slot: u32,
     /// Where the planned roots lie in this slot: looked up in the plan's data, not through the planner's code.
     homes: HashMap<u32, (u32, u64)>,
     /// Where the copies of a node lie, by node and backend.
@@ -30,7 +29,13 @@ struct Walk<'a> {
 }
 
 /// Walks one slot's program and reports what goes wrong.
-pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut Vec<Violation>) {
+pub(super) fn walk<'a>(
+    plan: &'a Plan,
+    program: &Program,
+    slot: u32,
+    given: &Given<'a>,
+    violations: &mut Vec<Violation>,
+) {
     let (mut homes, mut copies) = (HashMap::new(), HashMap::new());
     for allocation in &plan.allocations {
         let place = (allocation.buffer, allocation.offset_bytes);
@@ -48,7 +53,6 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
     }
     let mut walk = Walk {
         plan,
-        slot,
         homes,
         copies,
         memories: (0..plan.memory_count()).map(|_| Bytes::default()).collect(),
@@ -64,7 +68,7 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
             Step::Copy { copy, split, from, from_backend, to } => {
                 walk.copy(step, *copy, plan.splits[*split as usize].backend, from, *from_backend, to);
             }
-            Step::Launch { split } => walk.launch(step, *split),
+            Step::Launch { split } => walk.launch(step, *split, &*given(slot, *split as usize)),
             Step::Record { backend, event } => {
                 if !walk.clocks.record(step, *backend, *event) {
                     walk.violations.push(Violation::WrongEvent { step, event: *event });
@@ -291,15 +295,17 @@ impl Walk<'_> {
         });
     }
 
-    fn launch(&mut self, step: usize, split: u32) {
+    fn launch(&mut self, step: usize, split: u32, view: &dyn SplitView) {
         let planned = &self.plan.splits[split as usize];
-        let view = self.plan.split_view(planned, self.slot);
         let by = (planned.backend, step);
         let plan = self.plan;
         for (k, &index) in plan.split_nodes(planned).iter().enumerate() {
             let node = plan.node(index as usize);
             // What the backend was given, not what the walk would have given it.
-            let run = view.node(k);
+            let Some(run) = (k < view.len()).then(|| view.node(k)) else {
+                self.violations.push(Violation::WrongNode { node: Arc::clone(node.name) });
+                continue;
+            };
             let same = run.op == *node.op
                 && run.output.desc == node.desc
                 && run.operands.len() == node.sources.len()

@@ -14,7 +14,7 @@ mod violation;
 
 use std::sync::Arc;
 
-use entensor_components::{OpDesc, TensorDesc};
+use entensor_components::{OpDesc, SplitDesc, SplitView, TensorDesc};
 
 pub use violation::Violation;
 
@@ -25,6 +25,28 @@ use crate::plan::{Held, Plan, PlanBackend, Program, Step};
 /// # Errors
 /// The violations, when there is at least one.
 pub fn verify(plan: &Plan) -> Result<(), Vec<Violation>> {
+    let given = |slot: u32, split: usize| -> Box<dyn SplitView + '_> {
+        Box::new(plan.split_view(&plan.splits[split], slot))
+    };
+    check(plan, &given)
+}
+
+/// The same for splits that backends were given in another way than by [`Plan::split_view`]: per slot, each split written out.
+///
+/// # Errors
+/// The violations, when there is at least one.
+pub fn verify_given(plan: &Plan, given: &[Vec<SplitDesc>]) -> Result<(), Vec<Violation>> {
+    let given = |slot: u32, split: usize| -> Box<dyn SplitView + '_> {
+        let written = given.get(slot as usize).and_then(|splits| splits.get(split));
+        Box::new(written.cloned().unwrap_or_default())
+    };
+    check(plan, &given)
+}
+
+/// What a backend was given: slot, split.
+type Given<'a> = dyn Fn(u32, usize) -> Box<dyn SplitView + 'a> + 'a;
+
+fn check<'a>(plan: &'a Plan, given: &Given<'a>) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     check_placement(plan, &mut violations);
     check_splits(plan, &mut violations);
@@ -35,7 +57,7 @@ pub fn verify(plan: &Plan) -> Result<(), Vec<Violation>> {
         check_steps(plan, program, &mut violations);
         // The walk relies on splits and steps being well formed.
         if violations.is_empty() {
-            memory::walk(plan, program, u32::try_from(slot).unwrap_or(0), &mut violations);
+            memory::walk(plan, program, u32::try_from(slot).unwrap_or(0), given, &mut violations);
         }
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }

@@ -134,10 +134,10 @@ fn program(plan: &Plan, slot: u32) -> Result<Program, PlanError> {
         order_queues(plan, &mut program, queue, split.backend);
         for &copy in plan.split_inputs(split) {
             let source = plan.copies[copy as usize].source as usize;
-            let from = plan.locate(source, slot);
-            let from = from.ok_or_else(|| PlanError::Unplaced { node: Arc::clone(&plan.table.names[source]) })?;
+            let ends = plan.locate(source, slot).zip(plan.locate_copy(copy, slot));
+            let unplaced = || PlanError::Unplaced { node: Arc::clone(&plan.table.names[source]) };
+            let (from, to) = ends.ok_or_else(unplaced)?;
             let from_backend = plan.placements[plan.table.roots.of(source)];
-            let to = plan.locate_copy(copy, slot);
             program.steps.push(Step::Copy { copy, split: index, from, from_backend, to });
         }
         let backend = &plan.backends[split.backend as usize];

@@ -193,7 +193,7 @@ fn check_slots(plan: &Plan, violations: &mut Vec<Violation>) {
             Held::Copy(copy) => copies[copy as usize] += 1,
         }
     }
-    let mut expect = |found: usize, node: usize| {
+    let mut expect = |found: usize, slots: usize, node: usize| {
         if found < slots {
             let slot = u32::try_from(found).unwrap_or(u32::MAX);
             violations.push(Violation::MissingSlot { name: Arc::clone(plan.node(node).name), slot });
@@ -201,12 +201,13 @@ fn check_slots(plan: &Plan, violations: &mut Vec<Violation>) {
     };
     for (i, node) in plan.nodes().enumerate() {
         let planned = node.root as usize == i && node.existing.is_none();
-        if planned && (node.flags.input || kept[i]) {
-            expect(nodes[i], i);
+        if planned {
+            let slots = if node.flags.input || kept[i] { slots } else { 1 };
+            expect(nodes[i], slots, i);
         }
     }
     for (copy, &found) in plan.copies.iter().zip(&copies) {
-        expect(found, copy.source as usize);
+        expect(found, slots, copy.source as usize);
     }
 }
 

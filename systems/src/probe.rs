@@ -48,7 +48,7 @@ pub fn probe(
     let places = Places { memory: &memory, reach: &reach, nodes: &nodes, input_at, opaque: memory.has_opaque() };
     let mut operands: Vec<TensorDesc> = Vec::new();
     for node in nodes.computing() {
-        let row = nodes.ops[node].row();
+        let traits = nodes.traits[node];
         operands.clear();
         operands.extend(nodes.sources.of(node).iter().map(|&s| nodes.descs[s as usize]));
         let op = OpDesc { op: &nodes.ops[node], output: nodes.descs[node], operands: &operands };
@@ -61,17 +61,17 @@ pub fn probe(
                 support.0.set(node, b, false);
                 refusals.push(node, b, reason);
             }
-            if row.anchor.is_some() && backend.wants_offload(&op) {
+            if traits.anchor().is_some() && backend.wants_offload(&op) {
                 offload.0.set(node, b, true);
             }
         }
-        if row.writes.is_some() && memory.place(nodes.roots.of(node)).is_none() {
+        if traits.writes() && memory.place(nodes.roots.of(node)).is_none() {
             families.0.entry(nodes.roots.root[node]).or_default().push(index_u32(node));
         }
     }
     // The order of a map is nobody's order, but the families are disjoint and the reasons are sorted.
     for (&root, writers) in &families.0 {
-        let computed = nodes.ops[root as usize].row().computes();
+        let computed = nodes.traits[root as usize].computes();
         let members: Vec<u32> = computed.then_some(root).into_iter().chain(writers.iter().copied()).collect();
         join_answers(&members, &nodes, count, &mut support, &mut refusals);
     }

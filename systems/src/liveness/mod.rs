@@ -16,10 +16,11 @@ mod uses;
 use std::sync::Arc;
 
 use bevy_ecs::{prelude::*, system::SystemParam};
-use entensor_components::{MAX_PIPELINE_COPIES, MemoryKind, PipelineCopies};
+use entensor_components::MemoryKind;
 
 use crate::{
-    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, PaddedBytes, Planning, index_u32},
+    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, PaddedBytes, index_u32},
+    fallback::PlannedCopies,
     split::{Copies, Splits},
     status::PassResult,
 };
@@ -163,13 +164,12 @@ pub struct LivenessScratch {
 /// The pass.
 pub fn liveness(
     inputs: LivenessInputs<'_>,
-    planning: Res<'_, Planning>,
-    graphs: Query<'_, '_, &PipelineCopies>,
+    copies: Res<'_, PlannedCopies>,
     mut live: ResMut<'_, Live>,
     mut scratch: Local<'_, LivenessScratch>,
 ) -> PassResult {
     live.clear();
-    live.slots = graphs.get(planning.0).map_or(1, |copies| copies.0.clamp(1, MAX_PIPELINE_COPIES));
+    live.slots = copies.0.max(1);
     let LivenessScratch { uses, arena_of, copy_items } = &mut *scratch;
     find_arenas(&inputs.backends, &mut live.arenas, arena_of);
     inputs.find_uses(uses);

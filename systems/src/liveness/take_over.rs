@@ -25,10 +25,10 @@ impl LivenessInputs<'_> {
         copy_items: &[LiveItem],
         live: &Live,
     ) -> Option<u32> {
-        let overwrites = self.nodes.ops[node].row().overwrites;
-        if overwrites.is_empty() {
+        if !self.nodes.traits[node].overwrites() {
             return None;
         }
+        let overwrites = self.nodes.ops[node].row().overwrites;
         let sources = self.nodes.sources.of(node);
         let step = block.first;
         overwrites.iter().find_map(|&o| {
@@ -40,7 +40,10 @@ impl LivenessInputs<'_> {
                 Some(copy) => live.copy_items + copy,
                 None => {
                     let sliced = live.slots > 1 && uses.roles[node] == Role::Output;
-                    if sliced || uses.roles[root] != Role::Scratch || self.nodes.roots.offset_bytes[source as usize] != 0 {
+                    if sliced
+                        || uses.roles[root] != Role::Scratch
+                        || self.nodes.roots.offset_bytes[source as usize] != 0
+                    {
                         return None;
                     }
                     live.node_items[root]

@@ -292,7 +292,12 @@ pub trait Backend: Send + Sync {
 
     /// Bytes that a tensor takes in its buffers, padding included.
     fn allocation_bytes(&self, desc: &TensorDesc) -> u64 {
-        desc.size_bytes().next_multiple_of(self.capabilities().pad_bytes.max(1))
+        let (size_bytes, pad_bytes) = (desc.size_bytes(), self.capabilities().pad_bytes);
+        if pad_bytes <= 1 {
+            return size_bytes;
+        }
+        // What no buffer can hold is refused where buffers are planned.
+        size_bytes.checked_next_multiple_of(pad_bytes).unwrap_or(u64::MAX)
     }
 
     /// Allocates a zeroed buffer. May block.

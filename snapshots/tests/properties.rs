@@ -11,7 +11,7 @@ use common::Planned;
 use entensor::graph_text::{GraphText, Origin};
 use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, DType, DTypeClass, ImportedBytes, MemoryHandle, MemoryReport,
-    OpDesc, PreparedSplit, SplitDesc, Support, TensorDesc, Usage,
+    OpDesc, PreparedSplit, SplitView, Support, TensorDesc, Usage,
 };
 use entensor_null::NullBackend;
 use entensor_oracle::OracleBackend;
@@ -48,7 +48,7 @@ fn random_graphs_give_a_proved_plan_or_a_typed_error_and_the_same_twice() {
         match planned.result() {
             Ok(plan) => {
                 verify(&plan).unwrap_or_else(|violations| panic!("seed {seed}: {violations:?}\n{source}\n{first}"));
-                for node in 0..plan.nodes.len() {
+                for node in 0..plan.node_count() {
                     assert!(!plan.why(node).is_empty());
                 }
                 assert!(plan.planned_bytes() >= plan.lower_bound_bytes, "seed {seed}\n{source}\n{first}");
@@ -116,7 +116,7 @@ impl Backend for Device {
         self.oracle.read(memory, offset_bytes, bytes)
     }
 
-    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
+    fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
         self.oracle.prepare(split)
     }
 
@@ -184,7 +184,7 @@ impl Run {
     fn leaf(&self, node: usize, slot: u32, bytes: &[u8]) {
         let place = self.plan.locate(node, slot).expect("every tensor has a place");
         let memory = &self.memory()[place.memory.0 as usize];
-        self.plan.backends[self.plan.nodes[node].backend as usize]
+        self.plan.backends[self.plan.node(node).backend as usize]
             .handle
             .write(memory, place.offset_bytes, bytes)
             .expect("it fits");
@@ -198,7 +198,7 @@ impl Run {
         let place = self.plan.locate(node, slot).expect("every tensor has a place");
         let memory = &self.memory()[place.memory.0 as usize];
         let mut span = vec![0; usize::try_from(place.desc.size_bytes()).expect("small")];
-        let backend = &self.plan.backends[self.plan.nodes[node].backend as usize].handle;
+        let backend = &self.plan.backends[self.plan.node(node).backend as usize].handle;
         backend.read(memory, place.offset_bytes, &mut span).expect("it is there");
         elements(&place.desc, &span)
     }

@@ -107,7 +107,7 @@ fn a_stale_copy_is_found() {
 fn a_node_on_another_backend_than_its_split_is_found() {
     let mut plan = plan_of("two_weights");
     let y = node(&plan, "a0");
-    plan.nodes[y].backend = 1;
+    plan.node(y).backend = 1;
     expect(&plan, |v| matches!(v, Violation::WrongBackend { found: 1, wanted: 0, .. }));
 }
 
@@ -115,7 +115,7 @@ fn a_node_on_another_backend_than_its_split_is_found() {
 fn a_view_away_from_its_root_is_found() {
     let mut plan = plan_of("view_chain");
     let q = node(&plan, "q");
-    plan.nodes[q].backend = 1;
+    plan.node(q).backend = 1;
     expect(&plan, |v| matches!(v, Violation::WrongBackend { node, .. } if &**node == "q"));
 }
 
@@ -123,7 +123,7 @@ fn a_view_away_from_its_root_is_found() {
 fn a_node_where_it_is_refused_is_found() {
     let mut plan = plan_of("unsupported_op");
     let p = node(&plan, "p");
-    plan.nodes[p].backend = 0;
+    plan.node(p).backend = 0;
     plan.splits[1].backend = 0;
     expect(&plan, |v| matches!(v, Violation::Unsupported { node, backend } if &**node == "p" && &**backend == "gpu"));
 }
@@ -132,7 +132,7 @@ fn a_node_where_it_is_refused_is_found() {
 fn a_cache_that_moved_is_found() {
     let mut plan = plan_of("kv_cache");
     let cache = node(&plan, "k_cache");
-    plan.nodes[cache].backend = 1;
+    plan.node(cache).backend = 1;
     expect(&plan, |v| matches!(v, Violation::ImmovableMoved { .. }));
 }
 
@@ -140,7 +140,7 @@ fn a_cache_that_moved_is_found() {
 fn an_ignored_pin_is_found() {
     let mut plan = plan_of("pins");
     let b = node(&plan, "b");
-    plan.nodes[b].pin = Some(0);
+    plan.node(b).pin = Some(0);
     expect(&plan, |v| matches!(v, Violation::PinIgnored { wanted: 0, found: 1, .. }));
 }
 

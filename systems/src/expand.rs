@@ -3,7 +3,7 @@
 //! Reads: ops, masks, backends. Writes: `BackendId` and `Cause` of undecided computing nodes.
 //! Invariants: only undecided nodes change; a node takes a carried backend only if its support bit is set; an unsupported node
 //! does not stop the carry; leaves and view ops neither take nor give one.
-//! Cost: four linear sweeps. Source: DESIGN "expand"; pass 2 of ggml's `ggml_backend_sched_split_graph`.
+//! Cost: at most four linear sweeps; none once everything is decided. Source: DESIGN "expand"; pass 2 of ggml's `ggml_backend_sched_split_graph`.
 
 use bevy_ecs::prelude::*;
 use entensor_components::Cause;
@@ -24,12 +24,17 @@ pub fn expand(
     let host = backends.0.len() - 1;
     placements.pull();
     let mut changed = 0;
+    let mut undecided = nodes.computing().filter(|&node| placements.get(node).is_none()).count();
     for (backwards, with_host, cause) in [
         (false, false, Cause::ExpandDown),
         (true, false, Cause::ExpandUp),
         (false, true, Cause::RestDown),
         (true, true, Cause::RestUp),
     ] {
+        // Without accelerators there is nothing for the first two to carry.
+        if undecided == 0 || (!with_host && host == 0) {
+            continue;
+        }
         let mut carried = None;
         let count = nodes.computing.len();
         for k in 0..count {
@@ -39,7 +44,9 @@ pub fn expand(
                 continue;
             }
             let Some(backend) = carried.filter(|&b| support.0.get(node, b)) else { continue };
-            changed += place(node, backend, cause, &nodes, &families, &mut placements);
+            let placed = place(node, backend, cause, &nodes, &families, &mut placements);
+            undecided = undecided.saturating_sub(placed);
+            changed += placed;
         }
     }
     placements.push();

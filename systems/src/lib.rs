@@ -35,4 +35,4 @@ pub use plan::*;
 pub use publish::{Arena, ArenaBuffer, GraphPlan, OwnArena, Seen, UsesArena};
 pub use schedule::*;
 pub use status::{GraphStatus, Pass, PassResult, PassTiming, PassTimings, PlanCounters, PlanReason, PlanStatus};
-pub use verify::{Violation, verify};
+pub use verify::{Violation, verify, verify_given};

@@ -242,7 +242,8 @@ pub fn rebind(world: &mut World, graph: Entity) -> Result<(), PlanError> {
 /// Removes a graph's plan and what it published: split and copy entities, and the notes of copies on their sources.
 pub fn unpublish(world: &mut World, graph: Entity) {
     let Some(old) = world.get_entity_mut(graph).ok().and_then(|mut graph| graph.take::<GraphPlan>()) else { return };
-    for &entity in old.entities.iter() {
+    for copy in &old.plan.copies {
+        let entity = old.entities[copy.source as usize];
         if let Some(mut copies) = world.get_mut::<TensorCopies>(entity)
             && !copies.0.is_empty()
         {

@@ -14,7 +14,7 @@ use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use crate::{
-    columns::{Backends, MemoryReach, NodeMemory, Nodes, Placements, Refusals, SupportMasks, index_u32},
+    columns::{BackendMasks, Backends, MemoryReach, NodeMemory, Nodes, Placements, Refusals, SupportMasks, index_u32},
     error::PlanError,
     status::PassResult,
 };
@@ -83,9 +83,16 @@ pub fn split(
     copies.0.clear();
     placements.settle();
     placements.check_all(&inputs.nodes)?;
+    let mut users = BackendMasks::default();
+    users.reset(inputs.nodes.len(), inputs.backends.0.len(), false);
+    for root in (0..inputs.nodes.len()).filter(|&node| inputs.nodes.roots.is_root(node)) {
+        let at = placements.get(root).expect("`check_all` has seen that every node is placed");
+        inputs.reach.copy_users(&mut users, root, at, &inputs.memory);
+    }
     let mut cutter = Cutter {
         inputs: &inputs,
         placements: &placements,
+        users: &users,
         splits: &mut splits,
         copies: &mut copies.0,
         made: HashMap::default(),
@@ -101,6 +108,8 @@ pub fn split(
 struct Cutter<'a, 'w, 's> {
     inputs: &'a SplitInputsParam<'w>,
     placements: &'a Placements<'w, 's>,
+    /// Per root, the backends that can use its memory where it is.
+    users: &'a BackendMasks,
     splits: &'a mut Splits,
     copies: &'a mut Vec<CopyRecord>,
     /// (source, backend) → (copy, writes of the root when it was last made).
@@ -113,7 +122,7 @@ struct Cutter<'a, 'w, 's> {
 
 impl Cutter<'_, '_, '_> {
     fn add(&mut self, position: u32, node: usize) -> Result<(), PlanError> {
-        let at = self.placed(node);
+        let at = self.placements.get(node).expect("`check_all` has seen that every node is placed");
         let backend = index_u32(at);
         self.check_placed(node, at)?;
         let missing = self.missing(node, backend);
@@ -157,14 +166,9 @@ impl Cutter<'_, '_, '_> {
         Ok(())
     }
 
-    fn placed(&self, node: usize) -> usize {
-        self.placements.get(node).expect("`check_all` has seen that every node is placed")
-    }
-
     /// Whether a backend can use a node's memory where it is.
     fn can_use(&self, backend: usize, node: usize) -> bool {
-        let root = self.inputs.nodes.roots.of(node);
-        self.inputs.reach.root(backend, root, self.placed(root), &self.inputs.memory)
+        self.users.get(self.inputs.nodes.roots.of(node), backend)
     }
 
     /// Systems between the passes may have moved the node: the masks still hold.

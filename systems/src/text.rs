@@ -184,7 +184,7 @@ fn record_split(
     let mut text = String::new();
     for (index, split) in splits.runs.iter().enumerate() {
         let _ = write!(text, "{index} {}:", backends.0[split.backend as usize].name());
-        for &node in &nodes.computing[split.nodes.start as usize..split.nodes.end as usize] {
+        for &node in nodes.computed_by(split) {
             let _ = write!(text, " {}", nodes.names[node as usize]);
         }
         text.push('\n');

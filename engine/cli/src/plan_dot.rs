@@ -1,6 +1,6 @@
 //! A plan as a drawing: input of Graphviz' `dot`.
 
-use std::fmt::Write as _;
+use std::{collections::HashSet, fmt::Write as _};
 
 use entensor::{Plan, systems::PlanNode};
 
@@ -23,10 +23,11 @@ pub(crate) fn render(plan: &Plan) -> String {
         let is_leaf = (node.index as usize) < plan.leaves();
         let _ = writeln!(text, "  {}", line(&node, if is_leaf { "ellipse" } else { "box, peripheries=2" }));
     }
+    let copies: HashSet<(u32, u32)> = plan.copies.iter().map(|copy| (copy.source, copy.backend)).collect();
     for node in plan.nodes() {
         let index = node.index;
         for &source in node.sources {
-            let is_copied = is_copied(plan, &node, source);
+            let is_copied = node.op.row().computes() && copies.contains(&(source, node.backend));
             let _ = writeln!(
                 text,
                 "  n{source} -> n{index}{};",
@@ -36,10 +37,6 @@ pub(crate) fn render(plan: &Plan) -> String {
     }
     text.push_str("}\n");
     text
-}
-
-fn is_copied(plan: &Plan, node: &PlanNode<'_>, source: u32) -> bool {
-    node.op.row().computes() && plan.copies.iter().any(|copy| copy.source == source && copy.backend == node.backend)
 }
 
 fn line(node: &PlanNode<'_>, shape: &str) -> String {

@@ -1,6 +1,6 @@
 //! A plan as tools read it. The keys and their order are a contract.
 
-use entensor::{Pass, PassTimings, Plan, systems::Allocation};
+use entensor::{Pass, PassTimings, Plan, TensorDesc, systems::Allocation};
 use serde::Serialize;
 
 /// A whole plan.
@@ -112,7 +112,7 @@ impl<'a> PlanJson<'a> {
         let copies = made.map(|(split, on, source)| CopyJson {
             of: node(source),
             on: backend(on),
-            bytes: plan.table.descs.get(source as usize).map_or(0, |desc| desc.size_bytes()),
+            bytes: plan.table.descs.get(source as usize).map_or(0, TensorDesc::size_bytes),
             split,
         });
         Self {

@@ -22,6 +22,14 @@ impl BackendMasks {
         self.words.resize(nodes * self.words_per_node, if value { u64::MAX } else { 0 });
     }
 
+    /// A row of other masks for as many backends.
+    pub fn copy_row(&mut self, node: usize, from: &Self, row: usize) {
+        let words = self.words_per_node;
+        for word in 0..words {
+            self.words[node * words + word] = from.words[row * words + word];
+        }
+    }
+
     /// A bit.
     #[must_use]
     pub fn get(&self, node: usize, backend: usize) -> bool {
@@ -150,7 +158,7 @@ impl WriterFamilies {
 /// Which memory each backend can use without a copy.
 #[derive(Resource, Clone, Debug, Default)]
 pub struct MemoryReach {
-    /// Per backend: whose planned memory it can use.
+    /// Per backend: who can use what is planned on it.
     planned: BackendMasks,
     /// Per existing buffer: who can use it.
     existing: BackendMasks,
@@ -165,7 +173,7 @@ impl MemoryReach {
         for (b, backend) in backends.0.iter().enumerate() {
             let capabilities = backend.capabilities();
             for (other, of) in backends.0.iter().enumerate() {
-                self.planned.set(b, other, capabilities.reads.contains(&of.capabilities().memory));
+                self.planned.set(other, b, capabilities.reads.contains(&of.capabilities().memory));
             }
             for (index, buffer) in buffers.iter().enumerate() {
                 let can_use = capabilities.can_use(&buffer.kind, buffer.opaque, &buffer.buffer_type);
@@ -177,7 +185,7 @@ impl MemoryReach {
     /// Whether a backend can use what is planned on another.
     #[must_use]
     pub fn planned(&self, backend: usize, of: usize) -> bool {
-        self.planned.get(backend, of)
+        self.planned.get(of, backend)
     }
 
     /// Whether a backend can use an existing buffer.
@@ -186,12 +194,11 @@ impl MemoryReach {
         self.existing.get(buffer as usize, backend)
     }
 
-    /// Whether a backend can use a root's memory, which is planned on `at` unless it exists already.
-    #[must_use]
-    pub fn root(&self, backend: usize, root: usize, at: usize, memory: &NodeMemory) -> bool {
+    /// Notes who can use a root's memory, which is planned on `at` unless it exists already.
+    pub(crate) fn copy_users(&self, users: &mut BackendMasks, root: usize, at: usize, memory: &NodeMemory) {
         match memory.place(root) {
-            Some(place) => self.existing(backend, place.buffer),
-            None => self.planned(backend, at),
+            Some(place) => users.copy_row(root, &self.existing, place.buffer as usize),
+            None => users.copy_row(root, &self.planned, at),
         }
     }
 }

@@ -86,6 +86,8 @@ pub struct NodeTable {
     pub computing: Vec<u32>,
     /// Ops and parameters bit by bit: what equality of ops means for a plan.
     op_keys: Vec<u64>,
+    /// Bytes of the names' texts, with what an `Arc` adds.
+    name_bytes: usize,
     hash: OnceLock<u64>,
 }
 
@@ -133,6 +135,7 @@ impl NodeTable {
             self.computing.push(index);
         }
         node.op.key(&mut self.op_keys);
+        self.name_bytes += node.name.len() + 2 * size_of::<usize>();
         self.names.push(node.name);
         self.descs.push(node.desc);
         self.ops.push(node.op);
@@ -179,23 +182,18 @@ impl NodeTable {
     pub fn hash(&self) -> u64 {
         *self.hash.get_or_init(|| {
             let mut hasher = FxHasher::default();
-            hasher.write_usize(self.names.len());
-            for &word in &self.op_keys {
-                hasher.write_u64(word);
-            }
-            for desc in &self.descs {
+            hasher.write(bytemuck::cast_slice(&self.op_keys));
+            hasher.write(bytemuck::cast_slice(&self.sources.indices));
+            hasher.write(bytemuck::cast_slice(&self.roots.offset_bytes));
+            // Sums that do not wait for each other, one word a node: most axes are small.
+            let mut lanes = [0_u64; 4];
+            for (node, desc) in self.descs.iter().enumerate() {
                 let [a, b, c, d] = desc.shape.0;
-                // Three of four axes are small: one multiplication a node instead of four.
-                hasher.write_u64(
-                    a.rotate_left(8) ^ b.rotate_left(24) ^ c.rotate_left(40) ^ d ^ (desc.dtype as u64) << 56,
-                );
+                let word = a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ (desc.dtype as u64) << 59;
+                let lane = &mut lanes[node % 4];
+                *lane = (lane.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             }
-            for &source in &self.sources.indices {
-                hasher.write_u32(source);
-            }
-            for &offset in &self.roots.offset_bytes {
-                hasher.write_u64(offset);
-            }
+            hasher.write(bytemuck::cast_slice(&lanes));
             hasher.finish()
         })
     }
@@ -203,9 +201,8 @@ impl NodeTable {
     /// Bytes of its columns; names are counted once for each table that holds them.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
-        let names: usize =
-            self.names.iter().map(|name| name.len() + size_of::<Arc<str>>() + 2 * size_of::<usize>()).sum();
-        names
+        self.name_bytes
+            + size_of_val(&*self.names)
             + size_of_val(&*self.descs)
             + size_of_val(&*self.ops)
             + size_of_val(&*self.sources.starts)
@@ -236,6 +233,14 @@ impl PartialEq for NodeTable {
 /// The table of the graph being planned: all that `index` found out, for every later pass to read.
 #[derive(Resource, Clone, Debug, Default)]
 pub struct Nodes(pub Arc<NodeTable>);
+
+impl Nodes {
+    /// The nodes that a split computes, in order.
+    #[must_use]
+    pub fn computed_by(&self, split: &crate::split::Split) -> &[u32] {
+        &self.computing[split.nodes.start as usize..split.nodes.end as usize]
+    }
+}
 
 impl std::ops::Deref for Nodes {
     type Target = NodeTable;

@@ -50,7 +50,7 @@ pub(crate) fn build_plan(world: &mut World) -> Result<Plan, PlanError> {
         allocations: Vec::with_capacity(live.items.len()),
         lower_bound_bytes: allocated.lower_bound_bytes,
         programs: Vec::new(),
-        allocation_of: vec![0; nodes.len()],
+        allocation_of: Vec::new(),
         allocation_of_copy: Vec::new(),
         copy_of: Vec::new(),
         salt: world.resource::<PlanSalt>().0,
@@ -91,22 +91,10 @@ fn memories(backends: &Backends, live: &Live, allocated: &Allocated) -> (Vec<Pla
 
 /// Notes every planned tensor, and checks that what needs memory has some.
 fn add_allocations(plan: &mut Plan, live: &Live, allocated: &Allocated) -> Result<(), PlanError> {
-    plan.allocation_of_copy = vec![u32::MAX; plan.copies.len()];
     for item in &live.items {
-        let first = index_u32(plan.allocations.len());
         let (held, backend) = match item.holds {
-            Holds::Node(node) => {
-                if item.slot == 0 {
-                    plan.allocation_of[node as usize] = first + 1;
-                }
-                (Held::Node(node), plan.placements[node as usize])
-            }
-            Holds::Copy(copy) => {
-                if item.slot == 0 {
-                    plan.allocation_of_copy[copy as usize] = first;
-                }
-                (Held::Copy(copy), plan.copies[copy as usize].backend)
-            }
+            Holds::Node(node) => (Held::Node(node), plan.placements[node as usize]),
+            Holds::Copy(copy) => (Held::Copy(copy), plan.copies[copy as usize].backend),
         };
         let place = allocated.places[item.block as usize];
         plan.allocations.push(Allocation {
@@ -121,6 +109,7 @@ fn add_allocations(plan: &mut Plan, live: &Live, allocated: &Allocated) -> Resul
             in_place_of: item.in_place_of,
         });
     }
+    plan.index_allocations();
     let roots = &plan.table.roots;
     let homeless =
         |&node: &usize| roots.is_root(node) && plan.allocation_of[node] == 0 && plan.memory.place(node).is_none();
@@ -145,10 +134,10 @@ fn program(plan: &Plan, slot: u32) -> Result<Program, PlanError> {
         order_queues(plan, &mut program, queue, split.backend);
         for &copy in plan.split_inputs(split) {
             let source = plan.copies[copy as usize].source as usize;
-            let from = plan.locate(source, slot);
-            let from = from.ok_or_else(|| PlanError::Unplaced { node: Arc::clone(&plan.table.names[source]) })?;
+            let ends = plan.locate(source, slot).zip(plan.locate_copy(copy, slot));
+            let unplaced = || PlanError::Unplaced { node: Arc::clone(&plan.table.names[source]) };
+            let (from, to) = ends.ok_or_else(unplaced)?;
             let from_backend = plan.placements[plan.table.roots.of(source)];
-            let to = plan.locate_copy(copy, slot);
             program.steps.push(Step::Copy { copy, split: index, from, from_backend, to });
         }
         let backend = &plan.backends[split.backend as usize];

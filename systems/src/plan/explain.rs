@@ -3,7 +3,7 @@
 //! A sentence is made from the finished plan alone. The neighbours that a run grew from are found by walking to them: over all
 //! nodes that is linear in the plan for each backend.
 
-use entensor_components::{BatchRule, Cause, OpDesc, TensorDesc};
+use entensor_components::{BatchRule, Cause, OpDesc, TensorDesc, Usage};
 
 use super::{Plan, PlanExisting, PlanNode};
 
@@ -80,7 +80,7 @@ impl Plan {
     /// ``weights `w` lie in `model` (host memory)``.
     fn anchor_text(&self, n: &PlanNode<'_>) -> String {
         let Some((anchor, root, buffer)) = self.anchor(n) else { return "what it reads has memory already".into() };
-        let (what, lies) = if n.cause == Cause::Cache { ("", "lies") } else { ("weights ", "lie") };
+        let (what, lies) = if buffer.usage == Usage::Weights { ("weights ", "lie") } else { ("", "lies") };
         let through =
             if anchor.name == root.name { String::new() } else { format!(" (read through `{}`)", anchor.name) };
         format!("{what}`{}`{through} {lies} {}", root.name, place_text(buffer))

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use entensor_components::{MemorySlot, NodeDesc, SplitView, TensorRef};
+use entensor_components::{MemorySlot, NodeDesc, SplitDesc, SplitView, TensorRef};
 
 use super::{Allocation, Plan, PlanSplit, existing_memory};
 use crate::columns::index_u32;
 
 impl Plan {
     /// The allocation of one slot; what has no slots of its own is in the first.
-    fn in_slot(&self, first: u32, slot: u32) -> &Allocation {
-        let allocation = &self.allocations[first as usize];
+    fn in_slot(&self, first: u32, slot: u32) -> Option<&Allocation> {
+        let allocation = self.allocations.get(first as usize)?;
         let of_slot = self.allocations.get(first as usize + slot as usize);
-        of_slot.filter(|other| other.held == allocation.held).unwrap_or(allocation)
+        Some(of_slot.filter(|other| other.held == allocation.held).unwrap_or(allocation))
     }
 
     /// Where a node lies in a slot's run, in its own memory; `None` for memory that nothing allocates.
@@ -23,7 +23,7 @@ impl Plan {
             Some(place) => (existing_memory(self, place.buffer), place.offset_bytes),
             None => {
                 let first = self.allocation_of.get(root)?.checked_sub(1)?;
-                let allocation = self.in_slot(first, slot);
+                let allocation = self.in_slot(first, slot)?;
                 (allocation.buffer, allocation.offset_bytes)
             }
         };
@@ -36,13 +36,13 @@ impl Plan {
 
     /// Where a copy lies in a slot's run.
     #[must_use]
-    pub fn locate_copy(&self, copy: u32, slot: u32) -> TensorRef {
-        let allocation = self.in_slot(self.allocation_of_copy[copy as usize], slot);
-        TensorRef {
+    pub fn locate_copy(&self, copy: u32, slot: u32) -> Option<TensorRef> {
+        let allocation = self.in_slot(*self.allocation_of_copy.get(copy as usize)?, slot)?;
+        Some(TensorRef {
             desc: self.table.descs[self.copies[copy as usize].source as usize],
             memory: MemorySlot(allocation.buffer),
             offset_bytes: allocation.offset_bytes,
-        }
+        })
     }
 
     /// A tensor as a backend reads it: its copy there if there is one, else its own memory.
@@ -50,9 +50,23 @@ impl Plan {
     pub fn locate_read(&self, node: u32, backend: u32, slot: u32) -> Option<TensorRef> {
         let found = self.copy_of.binary_search_by_key(&(node, backend), |&(node, backend, _)| (node, backend));
         match found {
-            Ok(found) => Some(self.locate_copy(self.copy_of[found].2, slot)),
+            Ok(found) => self.locate_copy(self.copy_of[found].2, slot),
             Err(_) => self.locate(node as usize, slot),
         }
+    }
+
+    /// Every split as its backend sees it, slot by slot, written out: for tests that damage what backends are given.
+    #[must_use]
+    pub fn write_out(&self) -> Vec<Vec<SplitDesc>> {
+        let written = |split: &PlanSplit, slot| {
+            let view = self.split_view(split, slot);
+            SplitDesc {
+                nodes: (0..view.len()).map(|index| view.node(index)).collect(),
+                memory_slots: view.memory_slots(),
+            }
+        };
+        let slots = 0..index_u32(self.programs.len());
+        slots.map(|slot| self.splits.iter().map(|split| written(split, slot)).collect()).collect()
     }
 
     /// A split as its backend sees it in a slot's run.

@@ -291,6 +291,20 @@ impl Plan {
         self.buffers.len() + self.existing.len()
     }
 
+    /// Finds anew which allocations hold what, after allocations were added or removed by hand.
+    pub fn index_allocations(&mut self) {
+        self.allocation_of.clear();
+        self.allocation_of.resize(self.table.len(), 0);
+        self.allocation_of_copy.clear();
+        self.allocation_of_copy.resize(self.copies.len(), u32::MAX);
+        for (allocation, index) in self.allocations.iter().zip(0..).filter(|(allocation, _)| allocation.slot == 0) {
+            match allocation.held {
+                Held::Node(node) => self.allocation_of[node as usize] = index + 1,
+                Held::Copy(copy) => self.allocation_of_copy[copy as usize] = index,
+            }
+        }
+    }
+
     /// `NAME`, or `BACKEND#NAME#SLOT` for copies and further slots.
     #[must_use]
     pub fn allocation_name(&self, allocation: &Allocation) -> Arc<str> {

@@ -206,22 +206,21 @@ impl Run {
     /// Runs every slot twice, and says what outputs and existing memory hold after each run.
     fn results(&self) -> Vec<(String, Result<Vec<u8>, String>)> {
         let mut results = Vec::new();
-        let nodes = &self.plan.nodes;
-        for (i, node) in nodes.iter().enumerate().filter(|(_, node)| node.existing.is_some()) {
-            self.leaf(i, 0, &contents(&node.name, 0, &node.desc));
+        for (i, node) in self.plan.nodes().enumerate().filter(|(_, node)| node.existing.is_some()) {
+            self.leaf(i, 0, &contents(node.name, 0, &node.desc));
         }
         let slots = u32::try_from(self.plan.programs.len()).expect("few");
         for run in 0..slots * 2 {
             let slot = run % slots;
-            for (i, node) in nodes.iter().enumerate().filter(|(_, node)| node.flags.input) {
-                self.leaf(i, slot, &contents(&node.name, u64::from(run), &node.desc));
+            for (i, node) in self.plan.nodes().enumerate().filter(|(_, node)| node.flags.input) {
+                self.leaf(i, slot, &contents(node.name, u64::from(run), &node.desc));
             }
             if let Err(PlanError::Run { source, .. }) = run_plan(&self.plan, self.memory(), slot) {
                 // Row ids outside their table are the same fault everywhere, and end the run.
                 results.push((format!("run {run}"), Err(source.to_string())));
                 return results;
             }
-            for (i, node) in nodes.iter().enumerate().filter(|(_, n)| n.flags.output || n.existing.is_some()) {
+            for (i, node) in self.plan.nodes().enumerate().filter(|(_, n)| n.flags.output || n.existing.is_some()) {
                 results.push((format!("run {run}: {}", node.name), Ok(self.read(i, slot))));
             }
         }

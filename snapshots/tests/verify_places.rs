@@ -4,9 +4,9 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Planned, fixture, fixtures};
+use common::{Planned, allocation, fixture, fixtures, place_copies};
 use entensor_snapshots::generate::{Limits, case};
-use entensor_systems::{Held, Plan, Recording, Step, Violation, plan_schedule, verify};
+use entensor_systems::{Held, Plan, Recording, Step, Violation, plan_schedule, verify, verify_given};
 
 /// A plan that nobody shares, so that it can be damaged.
 fn plan_of(text: &entensor::graph_text::GraphText) -> Plan {
@@ -27,52 +27,12 @@ fn expect(plan: &Plan, fits: impl Fn(&Violation) -> bool) {
     assert!(violations.iter().all(|violation| !violation.to_string().is_empty()));
 }
 
-fn allocation(plan: &Plan, name: &str) -> usize {
-    plan.allocations.iter().position(|a| &*a.name == name).unwrap_or_else(|| panic!("no allocation {name}"))
-}
-
 /// Moves an allocation of a node's own memory, and all that runs are given of it, as a planner would that errs consistently.
 fn move_to(plan: &mut Plan, name: &str, buffer: u32, offset_bytes: u64) {
     let index = allocation(plan, name);
-    let Held::Node(root) = plan.allocations[index].held else { panic!("{name} is a copy") };
-    let old = (plan.allocations[index].buffer, plan.allocations[index].offset_bytes);
+    assert!(matches!(plan.allocations[index].held, Held::Node(_)), "{name} is a copy");
     (plan.allocations[index].buffer, plan.allocations[index].offset_bytes) = (buffer, offset_bytes);
-    let roots: Vec<u32> = plan.nodes().map(|node| node.root).collect();
-    let shift = |tensor: &mut entensor_components::TensorRef| {
-        if tensor.memory.0 == old.0 {
-            tensor.memory.0 = buffer;
-            tensor.offset_bytes = tensor.offset_bytes - old.1 + offset_bytes;
-        }
-    };
-    for program in &mut plan.programs {
-        for (split, desc) in plan.splits.iter().zip(&mut program.splits) {
-            for (&node, run) in split.nodes.iter().zip(&mut desc.nodes) {
-                if roots[node as usize] == root {
-                    shift(&mut run.output);
-                }
-                for (&source, operand) in plan.node(node as usize).sources.iter().zip(&mut run.operands) {
-                    let copied = plan.copies.iter().any(|c| c.source == source && c.backend == split.backend);
-                    if roots[source as usize] == root && !copied {
-                        shift(operand);
-                    }
-                }
-            }
-        }
-        for step in &mut program.steps {
-            if let Step::Copy { copy, from, .. } = step
-                && roots[plan.copies[*copy as usize].source as usize] == root
-            {
-                shift(from);
-            }
-        }
-        for (node, home) in program.homes.iter_mut().enumerate() {
-            if roots[node] == root
-                && let Some(home) = home
-            {
-                shift(home);
-            }
-        }
-    }
+    place_copies(plan);
 }
 
 const CHAIN: &str =
@@ -167,27 +127,13 @@ fn an_allocation_without_its_padding_is_found() {
 fn a_slot_without_memory_of_its_own_is_found() {
     for copies in [true, false] {
         let mut plan = plan_of(&fixture("pipelining"));
-        let held = plan.allocations.iter().filter(|a| matches!(a.held, Held::Copy(_)) == copies && a.slot == 0);
-        let first = held.map(|a| (a.held, a.buffer, a.offset_bytes)).next().expect("it has both");
-        let second = plan.allocations.iter().position(|a| a.held == first.0 && a.slot == 1).expect("two slots");
-        let gone = plan.allocations.remove(second);
+        let mut held = plan.allocations.iter().filter(|a| matches!(a.held, Held::Copy(_)) == copies && a.slot == 0);
+        let first = held.next().expect("it has both").held;
+        let second = plan.allocations.iter().position(|a| a.held == first && a.slot == 1).expect("two slots");
+        plan.allocations.remove(second);
+        plan.index_allocations();
         // The second slot's runs use the first slot's memory instead.
-        let share = |tensor: &mut entensor_components::TensorRef| {
-            if (tensor.memory.0, tensor.offset_bytes) == (gone.buffer, gone.offset_bytes) {
-                (tensor.memory.0, tensor.offset_bytes) = (first.1, first.2);
-            }
-        };
-        let program = &mut plan.programs[1];
-        for node in program.splits.iter_mut().flat_map(|split| &mut split.nodes) {
-            share(&mut node.output);
-            node.operands.iter_mut().for_each(share);
-        }
-        for step in &mut program.steps {
-            if let Step::Copy { from, to, .. } = step {
-                share(from);
-                share(to);
-            }
-        }
+        place_copies(&mut plan);
         expect(&plan, |v| matches!(v, Violation::MissingSlot { slot: 1, .. }));
     }
 }
@@ -232,8 +178,12 @@ fn a_tensor_beside_its_place_is_found_though_writer_and_reader_agree() {
     let h = allocation(&plan, "h");
     let old = plan.allocations[h].offset_bytes;
     move_to(&mut plan, "h", 0, end.next_multiple_of(32) + 32);
+    let given = plan.write_out();
     plan.allocations[h].offset_bytes = old;
-    expect(&plan, |v| matches!(v, Violation::WrongPlace { node, tensor, .. } if &**node == "g" && &**tensor == "h"));
+    verify(&plan).expect("the plan itself is right");
+    let violations = verify_given(&plan, &given).expect_err("the damage is found");
+    let is_h_for = |v: &Violation, by: &str| matches!(v, Violation::WrongPlace { node, tensor, .. } if &**node == by && &**tensor == "h");
+    assert!(["h", "g"].iter().all(|by| violations.iter().any(|v| is_h_for(v, by))), "{violations:?}");
 }
 
 #[test]
@@ -307,7 +257,7 @@ fn every_overlap_of_every_fixture_is_found() {
         let mut plan = Arc::into_inner(plan).expect("nobody else holds it");
         for i in 0..plan.allocations.len() {
             for j in 0..plan.allocations.len() {
-                let (a, b) = (plan.allocations[i].clone(), plan.allocations[j].clone());
+                let (a, b) = (plan.allocations[i], plan.allocations[j]);
                 let alive = a.first <= b.last && b.first <= a.last && a.buffer == b.buffer;
                 let chained = a.in_place_of.is_some() || b.in_place_of.is_some() || a.offset_bytes == b.offset_bytes;
                 if i == j || !alive || chained || a.size_bytes == 0 || b.size_bytes == 0 {
@@ -345,7 +295,7 @@ fn a_copy_that_comes_too_late_is_found() {
 fn an_opaque_operand_on_a_backend_that_does_not_understand_it_is_found() {
     let mut plan = plan_of(&fixture("opaque"));
     let h = plan.find("h").expect("it reads the packed weights");
-    plan.node(h).backend = 0;
+    plan.placements[h] = 0;
     plan.splits[0].backend = 0;
     expect(
         &plan,
@@ -354,7 +304,7 @@ fn an_opaque_operand_on_a_backend_that_does_not_understand_it_is_found() {
     // A view of the weights that claims to be elsewhere.
     let mut plan = plan_of(&fixture("opaque"));
     let w = plan.find("w").expect("the packed weights");
-    plan.node(w).backend = 2;
+    plan.placements[w] = 2;
     expect(
         &plan,
         |v| matches!(v, Violation::ImmovableMoved { node, backend } if &**node == "w" && &**backend == "cpu"),

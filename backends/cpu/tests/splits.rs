@@ -50,7 +50,7 @@ fn any_node() -> impl Strategy<Value = NodeDesc> {
 
 fn run(backend: &dyn Backend, split: &SplitDesc) -> Vec<u8> {
     let memory = memory(backend, &floats(1024));
-    backend.prepare(&split).expect("valid").submit(std::slice::from_ref(&memory)).expect("runs");
+    backend.prepare(split).expect("valid").submit(std::slice::from_ref(&memory)).expect("runs");
     contents(backend, &memory)
 }
 

@@ -199,7 +199,7 @@ impl Backend for Watched {
 
     fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
         self.log.note(Call::Prepare)?;
-        let nodes = split.nodes.iter().map(|node| Arc::clone(&node.name)).collect();
+        let nodes = (0..split.len()).map(|node| split.node(node).name).collect();
         let inner = self.inner.prepare(split)?;
         Ok(Box::new(WatchedSplit { inner, log: Arc::clone(&self.log), backend: self.name().into(), nodes }))
     }

@@ -30,11 +30,11 @@ impl Node {
 }
 
 pub(crate) fn nodes(plan: &Plan) -> Vec<Node> {
-    let node = |n: &entensor_systems::PlanNode| Node {
-        name: Arc::clone(&n.name),
+    let node = |n: entensor_systems::PlanNode<'_>| Node {
+        name: Arc::clone(n.name),
         op: n.op.kind(),
         desc: n.desc,
-        sources: n.sources.clone(),
+        sources: n.sources.to_vec(),
         root: n.root,
         flags: n.flags,
         existing: n.existing.map(|(buffer, _)| buffer),
@@ -57,8 +57,8 @@ pub(crate) fn splits(plan: &Plan) -> Vec<Split> {
     let copied = |copy: &u32| plan.copies[*copy as usize].source;
     let split = |s: &entensor_systems::PlanSplit| Split {
         backend: s.backend,
-        nodes: s.nodes.to_vec(),
-        inputs: s.inputs.iter().map(copied).collect(),
+        nodes: plan.split_nodes(s).to_vec(),
+        inputs: plan.split_inputs(s).iter().map(copied).collect(),
     };
     plan.splits.iter().map(split).collect()
 }
@@ -93,7 +93,7 @@ pub(crate) fn places(plan: &Plan) -> Vec<Place> {
             Held::Copy(copy) => (plan.copies[copy as usize].source, true),
         };
         Place {
-            name: a.name.to_string(),
+            name: plan.allocation_name(a).to_string(),
             node,
             is_copy,
             backend: a.backend,

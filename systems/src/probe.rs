@@ -10,10 +10,11 @@ use std::borrow::Cow;
 
 use bevy_ecs::prelude::*;
 use entensor_components::{OpDesc, Support, TensorDesc};
+use smallvec::SmallVec;
 
 use crate::{
     columns::{
-        Backends, MemoryReach, NOWHERE, NodeFlags, NodeMemory, Nodes, OffloadMasks, PaddedBytes, Refusals,
+        Backends, MemoryReach, NOWHERE, NodeFlags, NodeMemory, NodeTable, Nodes, OffloadMasks, PaddedBytes, Refusals,
         SupportMasks, WriterFamilies, index_u32,
     },
     status::PassResult,
@@ -39,14 +40,17 @@ pub fn probe(
     padded.reset(nodes.len(), count);
     refusals.0.clear();
     families.0.clear();
-    for desc in &nodes.descs {
+    for (node, desc) in nodes.descs.iter().enumerate() {
+        // A lone backend plans memory for roots, and copies nothing.
+        let planned = count > 1 || (nodes.roots.is_root(node) && memory.place(node).is_none());
         for backend in &backends.0 {
-            padded.push(backend.allocation_bytes(desc));
+            padded.push(if planned { backend.allocation_bytes(desc) } else { 0 });
         }
     }
     let input_at = input_places(&nodes, &flags, count);
     let places = Places { memory: &memory, reach: &reach, nodes: &nodes, input_at, opaque: memory.has_opaque() };
-    let mut operands: Vec<TensorDesc> = Vec::new();
+    let nodes = &**nodes;
+    let mut operands: SmallVec<[TensorDesc; 8]> = SmallVec::new();
     for node in nodes.computing() {
         let traits = nodes.traits[node];
         operands.clear();
@@ -73,7 +77,7 @@ pub fn probe(
     for (&root, writers) in &families.0 {
         let computed = nodes.traits[root as usize].computes();
         let members: Vec<u32> = computed.then_some(root).into_iter().chain(writers.iter().copied()).collect();
-        join_answers(&members, &nodes, count, &mut support, &mut refusals);
+        join_answers(&members, nodes, count, &mut support, &mut refusals);
     }
     if !families.0.is_empty() {
         refusals.sort();
@@ -82,7 +86,7 @@ pub fn probe(
 }
 
 /// Nodes that end up on one backend have one answer: who cannot run one of them can run none.
-fn join_answers(members: &[u32], nodes: &Nodes, backends: usize, support: &mut SupportMasks, refusals: &mut Refusals) {
+fn join_answers(members: &[u32], nodes: &NodeTable, backends: usize, support: &mut SupportMasks, refusals: &mut Refusals) {
     for backend in 0..backends {
         let Some(&against) = members.iter().find(|&&m| !support.0.get(m as usize, backend)) else { continue };
         let name = &nodes.names[against as usize];

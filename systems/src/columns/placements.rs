@@ -123,10 +123,14 @@ impl Placements<'_, '_> {
 
     /// Writes the answers into the components. What has not changed is not touched.
     fn write(&mut self) {
-        for (node, &entity) in self.order.entities.iter().enumerate() {
-            let Ok((mut id, mut cause)) = self.answers.get_mut(entity) else { continue };
-            id.set_if_neq(BackendId(self.column.get(node).map(|b| BackendIndex(index_u32(b)))));
-            cause.set_if_neq(self.column.causes[node]);
+        let column = &*self.column;
+        let mut decided = column.backends.iter().zip(&column.causes);
+        let mut answers = self.answers.iter_many_mut(self.order.entities.iter());
+        while let (Some(answer), Some((&backend, &why))) = (answers.fetch_next(), decided.next()) {
+            // Whoever has been despawned has no answer.
+            let Ok((mut id, mut cause)) = answer else { continue };
+            id.set_if_neq(BackendId((backend != NOWHERE).then_some(BackendIndex(backend))));
+            cause.set_if_neq(why);
         }
     }
 

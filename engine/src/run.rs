@@ -76,6 +76,41 @@ impl<W: BorrowMut<World>> Engine<W> {
         Ok(true)
     }
 
+    /// Plans a graph and makes its memory without running it. Reserve for the largest graphs that will share an arena: smaller
+    /// ones then run without another allocation, each planned once when it first runs. Never gives memory back, so it costs
+    /// nothing to say again.
+    ///
+    /// # Errors
+    /// As [`Self::plan`]; what was reserved before stays, unless the new memory was to take its place.
+    ///
+    /// ```
+    /// use entensor::{DType, Engine, GraphBuilder};
+    ///
+    /// let mut engine = Engine::builder().backend("cpu:threads=1").build()?;
+    /// let arena = engine.new_arena();
+    /// let mut graph_of = |rows: u64| -> Result<_, Box<dyn std::error::Error>> {
+    ///     let mut g = GraphBuilder::new(format!("{rows} rows"));
+    ///     g.share_arena(arena);
+    ///     let x = g.input("x", DType::F32, &[8, rows])?;
+    ///     let y = g.silu(x)?;
+    ///     g.output("y", y)?;
+    ///     Ok(engine.add_graph(g))
+    /// };
+    /// let (large, small) = (graph_of(512)?, graph_of(3)?);
+    /// engine.reserve(large)?;
+    /// engine.plan(small)?; // finds its memory already there
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reserve(&mut self, graph: GraphId) -> Result<(), EngineError> {
+        self.plan(graph)?;
+        let rebound = self.world().get::<GraphPlan>(graph.0).is_some_and(|plan| {
+            let arena = self.world().get::<Arena>(plan.arena);
+            arena.is_some_and(|arena| arena.epoch != plan.arena_epoch)
+        });
+        // Another graph's growth may have taken the arena's buffers while it failed.
+        if rebound { self.hold_arena(graph) } else { Ok(()) }
+    }
+
     fn after_planning(&mut self, graph: GraphId, old: Option<(*const Plan, u64)>) -> Result<(), EngineError> {
         let verify_plans = self.world().get_resource::<VerifyPlans>().is_some_and(|v| v.0);
         let Some(plan) = self.world().get::<GraphPlan>(graph.0) else { return Err(EngineError::UnknownGraph) };

@@ -58,7 +58,7 @@ pub fn assign(inputs: AssignInputs<'_>, mut placements: Placements<'_, '_>) -> P
 
 impl AssignInputs<'_> {
     fn computes(&self, node: usize) -> bool {
-        self.nodes.ops[node].row().computes()
+        self.nodes.traits[node].computes()
     }
 
     fn name(&self, node: usize) -> Arc<str> {
@@ -166,14 +166,14 @@ impl AssignInputs<'_> {
     fn by_input(&self, node: usize) -> Option<(usize, Cause)> {
         let root = self.nodes.roots.of(node);
         // A writer into an input runs where the input is; other nodes are no inputs themselves.
-        let concerned = root == node || self.nodes.ops[node].row().writes.is_some();
+        let concerned = root == node || self.nodes.traits[node].writes();
         let last = self.backends.0.len() - 1;
         (concerned && self.flags.0[root].input && self.support.0.get(node, last)).then_some((last, Cause::Input))
     }
 
     /// Rule 4: the anchor operand lies in existing memory.
     fn by_anchor(&self, node: usize) -> Option<(usize, Cause)> {
-        let anchor = self.nodes.sources.of(node)[self.nodes.ops[node].row().anchor?] as usize;
+        let anchor = self.nodes.sources.of(node)[self.nodes.traits[node].anchor()?] as usize;
         let root = self.nodes.roots.of(anchor);
         let (buffer, place) = self.existing(root)?;
         let last = self.backends.0.len() - 1;

@@ -96,6 +96,16 @@ pub enum PlanError {
         /// The node.
         node: Arc<str>,
     },
+    /// A computed tensor is marked as one that the user writes.
+    #[error(
+        "node `{node}` ({op}) is computed, so it cannot be an input; read an input leaf instead, or take the flag away"
+    )]
+    ComputedInput {
+        /// The node.
+        node: Arc<str>,
+        /// Its op.
+        op: &'static str,
+    },
     /// A leaf's description is none that a tensor can have.
     #[error("tensor `{tensor}`: {source}")]
     Shape {
@@ -341,6 +351,7 @@ impl PlanError {
             Self::UnknownWanted { .. } => "UnknownWanted",
             Self::Inconsistent { .. } => "Inconsistent",
             Self::WrongView { .. } => "WrongView",
+            Self::ComputedInput { .. } => "ComputedInput",
             Self::Shape { .. } => "Shape",
             Self::Op { .. } => "Op",
             Self::OutsideBuffer { .. } => "OutsideBuffer",
@@ -364,6 +375,16 @@ impl PlanError {
         }
     }
 
+    /// Whether memory ran out: with less to hold, it might do.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::Allocation { source: BackendError::OutOfMemory { .. }, .. }
+                | Self::Prepare { source: BackendError::OutOfMemory { .. }, .. }
+        )
+    }
+
     /// The node or tensor the error is about, if it is about one.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
@@ -373,6 +394,7 @@ impl PlanError {
             | Self::ForeignSource { node, .. }
             | Self::Inconsistent { node, .. }
             | Self::WrongView { node }
+            | Self::ComputedInput { node, .. }
             | Self::Op { node, .. }
             | Self::PinUnsupported { node, .. }
             | Self::Immovable { node, .. }

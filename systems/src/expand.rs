@@ -24,7 +24,9 @@ pub fn expand(
     let host = backends.0.len() - 1;
     placements.pull();
     let mut changed = 0;
-    let mut undecided = nodes.computing().filter(|&node| placements.get(node).is_none()).count();
+    let computing = &*nodes.computing;
+    // How many nodes the last sweep left undecided.
+    let mut left = computing.len();
     for (backwards, with_host, cause) in [
         (false, false, Cause::ExpandDown),
         (true, false, Cause::ExpandUp),
@@ -32,21 +34,21 @@ pub fn expand(
         (true, true, Cause::RestUp),
     ] {
         // Without accelerators there is nothing for the first two to carry.
-        if undecided == 0 || (!with_host && host == 0) {
+        if left == 0 || (!with_host && host == 0) {
             continue;
         }
+        left = 0;
         let mut carried = None;
-        let count = nodes.computing.len();
-        for k in 0..count {
-            let node = nodes.computing[if backwards { count - 1 - k } else { k }] as usize;
+        for k in 0..computing.len() {
+            let node = computing[if backwards { computing.len() - 1 - k } else { k }] as usize;
             if let Some(backend) = placements.get(node) {
                 carried = (with_host || backend != host).then_some(backend);
                 continue;
             }
-            let Some(backend) = carried.filter(|&b| support.0.get(node, b)) else { continue };
-            let placed = place(node, backend, cause, &nodes, &families, &mut placements);
-            undecided = undecided.saturating_sub(placed);
-            changed += placed;
+            match carried.filter(|&b| support.0.get(node, b)) {
+                Some(backend) => changed += place(node, backend, cause, &nodes, &families, &mut placements),
+                None => left += 1,
+            }
         }
     }
     placements.push();
@@ -63,6 +65,9 @@ pub(crate) fn place(
     placements: &mut Placements<'_, '_>,
 ) -> usize {
     let mut changed = usize::from(placements.set(node, backend, cause));
+    if families.0.is_empty() {
+        return changed;
+    }
     let root = nodes.roots.of(node);
     let writers = families.of(root);
     // Views are decided by `inherit`, and existing memory by `assign`: only families stand and fall together.

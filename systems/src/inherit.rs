@@ -16,12 +16,16 @@ use crate::{
 pub fn inherit(backends: Res<'_, Backends>, nodes: Res<'_, Nodes>, mut placements: Placements<'_, '_>) -> PassResult {
     placements.pull();
     let mut changed = 0;
-    for node in nodes.computing() {
-        let Some(backend) = placements.get(node) else { continue };
-        for &source in nodes.sources.of(node) {
-            let root = nodes.roots.of(source as usize);
-            if placements.get(root).is_none() {
-                changed += usize::from(placements.set(root, backend, Cause::InheritUser));
+    // Most graphs have no scratch leaves, and then nobody has to look for their users.
+    let undecided = |node: usize| nodes.roots.is_root(node) && placements.get(node).is_none();
+    if (0..nodes.len()).any(undecided) {
+        for node in nodes.computing() {
+            let Some(backend) = placements.get(node) else { continue };
+            for &source in nodes.sources.of(node) {
+                let root = nodes.roots.of(source as usize);
+                if placements.get(root).is_none() {
+                    changed += usize::from(placements.set(root, backend, Cause::InheritUser));
+                }
             }
         }
     }

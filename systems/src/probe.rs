@@ -10,10 +10,11 @@ use std::borrow::Cow;
 
 use bevy_ecs::prelude::*;
 use entensor_components::{OpDesc, Support, TensorDesc};
+use smallvec::SmallVec;
 
 use crate::{
     columns::{
-        Backends, MemoryReach, NOWHERE, NodeFlags, NodeMemory, Nodes, OffloadMasks, PaddedBytes, Refusals,
+        Backends, MemoryReach, NOWHERE, NodeFlags, NodeMemory, NodeTable, Nodes, OffloadMasks, PaddedBytes, Refusals,
         SupportMasks, WriterFamilies, index_u32,
     },
     status::PassResult,
@@ -39,16 +40,19 @@ pub fn probe(
     padded.reset(nodes.len(), count);
     refusals.0.clear();
     families.0.clear();
-    for desc in &nodes.descs {
+    for (node, desc) in nodes.descs.iter().enumerate() {
+        // A lone backend plans memory for roots, and copies nothing.
+        let planned = count > 1 || (nodes.roots.is_root(node) && memory.place(node).is_none());
         for backend in &backends.0 {
-            padded.push(backend.allocation_bytes(desc));
+            padded.push(if planned { backend.allocation_bytes(desc) } else { 0 });
         }
     }
     let input_at = input_places(&nodes, &flags, count);
     let places = Places { memory: &memory, reach: &reach, nodes: &nodes, input_at, opaque: memory.has_opaque() };
-    let mut operands: Vec<TensorDesc> = Vec::new();
+    let nodes = &**nodes;
+    let mut operands: SmallVec<[TensorDesc; 8]> = SmallVec::new();
     for node in nodes.computing() {
-        let row = nodes.ops[node].row();
+        let traits = nodes.traits[node];
         operands.clear();
         operands.extend(nodes.sources.of(node).iter().map(|&s| nodes.descs[s as usize]));
         let op = OpDesc { op: &nodes.ops[node], output: nodes.descs[node], operands: &operands };
@@ -61,19 +65,19 @@ pub fn probe(
                 support.0.set(node, b, false);
                 refusals.push(node, b, reason);
             }
-            if row.anchor.is_some() && backend.wants_offload(&op) {
+            if traits.anchor().is_some() && backend.wants_offload(&op) {
                 offload.0.set(node, b, true);
             }
         }
-        if row.writes.is_some() && memory.place(nodes.roots.of(node)).is_none() {
+        if traits.writes() && memory.place(nodes.roots.of(node)).is_none() {
             families.0.entry(nodes.roots.root[node]).or_default().push(index_u32(node));
         }
     }
     // The order of a map is nobody's order, but the families are disjoint and the reasons are sorted.
     for (&root, writers) in &families.0 {
-        let computed = nodes.ops[root as usize].row().computes();
+        let computed = nodes.traits[root as usize].computes();
         let members: Vec<u32> = computed.then_some(root).into_iter().chain(writers.iter().copied()).collect();
-        join_answers(&members, &nodes, count, &mut support, &mut refusals);
+        join_answers(&members, nodes, count, &mut support, &mut refusals);
     }
     if !families.0.is_empty() {
         refusals.sort();
@@ -82,7 +86,7 @@ pub fn probe(
 }
 
 /// Nodes that end up on one backend have one answer: who cannot run one of them can run none.
-fn join_answers(members: &[u32], nodes: &Nodes, backends: usize, support: &mut SupportMasks, refusals: &mut Refusals) {
+fn join_answers(members: &[u32], nodes: &NodeTable, backends: usize, support: &mut SupportMasks, refusals: &mut Refusals) {
     for backend in 0..backends {
         let Some(&against) = members.iter().find(|&&m| !support.0.get(m as usize, backend)) else { continue };
         let name = &nodes.names[against as usize];

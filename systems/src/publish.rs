@@ -16,6 +16,7 @@ use crate::{
     cache::PlanCache,
     columns::{NodeMemory, NodeOrder, PlanSalt, Planning, index_u32},
     error::{LiveTensor, PlanError},
+    fallback::{PlannedCopies, fall_back},
     index::Gathered,
     plan::{Binding, Held, Plan, PlanBuffer, build_plan},
     status::{GraphStatus, PassResult, PlanCounters, PlanStatus},
@@ -102,14 +103,29 @@ pub fn publish(world: &mut World) -> PassResult {
             plan
         }
         None => {
-            let plan = Arc::new(build_plan(world)?);
+            let several = world.resource::<PlannedCopies>().0 > 1;
+            let plan = match build_plan(world) {
+                Ok(plan) => Arc::new(plan),
+                Err(error) if several && error.is_out_of_memory() => {
+                    fall_back(world, graph, error);
+                    return Ok(0);
+                }
+                Err(error) => return Err(error),
+            };
             world.resource_mut::<PlanCounters>().planned += 1;
             world.resource_mut::<PlanCache>().insert(&plan);
             plan
         }
     };
     let arena = arena_of(world, graph);
-    reserve(world, arena, &plan)?;
+    if let Err(error) = reserve(world, arena, &plan) {
+        if plan.programs.len() > 1 && error.is_out_of_memory() {
+            world.resource_mut::<PlanCache>().remove(&plan);
+            fall_back(world, graph, error);
+            return Ok(0);
+        }
+        return Err(error);
+    }
     let old = world.get::<GraphPlan>(graph).map(|g| (Arc::clone(&g.plan), g.arena_epoch, g.slot));
     let existing: Vec<Arc<DeviceBuffer>> =
         world.resource::<NodeMemory>().buffers.iter().map(|b| Arc::clone(&b.memory)).collect();
@@ -178,6 +194,7 @@ fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanErro
         graph.binding.clear();
     }
     let Some(mut arena) = world.get_mut::<Arena>(arena) else { return Ok(()) };
+    let mut made = Vec::new();
     for planned in &plan.buffers {
         let found = arena.buffers.iter().position(|b| is_for(b, planned, plan));
         if let Some(found) = found {
@@ -189,6 +206,7 @@ fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanErro
         arena.epoch += 1;
         arena.holder = None;
         let backend = &plan.backends[planned.backend as usize];
+        // What was made before a failure goes again: an error keeps no memory.
         let buffer = DeviceBuffer::create(&backend.handle, planned.size_bytes, Usage::Compute).map_err(|source| {
             PlanError::Allocation {
                 backend: Arc::clone(&backend.name),
@@ -197,12 +215,9 @@ fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanErro
                 source,
             }
         })?;
-        arena.buffers.push(ArenaBuffer {
-            buffer_type: Arc::clone(&planned.buffer_type),
-            ordinal: planned.ordinal,
-            buffer,
-        });
+        made.push(ArenaBuffer { buffer_type: Arc::clone(&planned.buffer_type), ordinal: planned.ordinal, buffer });
     }
+    arena.buffers.append(&mut made);
     Ok(())
 }
 

@@ -16,6 +16,7 @@ use crate::{
     },
     compute::compute,
     expand::expand,
+    fallback,
     index::{Gathered, index},
     inherit::inherit,
     liveness::{Live, liveness},
@@ -150,7 +151,7 @@ pub fn install_plan_schedule(world: &mut World, recording: Recording) -> Result<
     Ok(())
 }
 
-/// Runs the plan schedule once. Placements are shown as components between the passes only if there are systems that could look.
+/// Runs the plan schedule, and once more where memory did not suffice for several pipelined slots. Placements are shown as components between the passes only if there are systems that could look.
 ///
 /// # Errors
 /// What users' systems and orders did to the schedule, before anything runs: cycles, sets that do not exist, ambiguities where
@@ -163,12 +164,18 @@ pub fn run_plan_schedule(world: &mut World) -> Result<(), InvalidSchedule> {
         let alone = schedule.systems().is_ok_and(|mut systems| systems.all(|(key, _)| is_own(key)));
         world.insert_resource(PlacementSync(!alone));
         schedule.run(world);
+        // One slot cannot fall back any further.
+        if matches!(world.resource::<PlanStatus>(), PlanStatus::Retry) {
+            *world.resource_mut::<PlanStatus>() = PlanStatus::Planning;
+            schedule.run(world);
+        }
         Ok(())
     })
 }
 
 /// Gives a world every resource that the passes use. Keeps those that exist.
 pub fn init_resources(world: &mut World) {
+    fallback::init(world);
     world.init_resource::<Backends>();
     world.init_resource::<SharedGeneration>();
     world.init_resource::<PlanSalt>();

@@ -83,20 +83,25 @@ pub fn split(
     copies.0.clear();
     placements.settle();
     placements.check_all(&inputs.nodes)?;
+    // Where everybody can use everything, nothing is copied and nobody asks.
     let mut users = BackendMasks::default();
-    users.reset(inputs.nodes.len(), inputs.backends.0.len(), false);
-    for root in (0..inputs.nodes.len()).filter(|&node| inputs.nodes.roots.is_root(node)) {
+    let everywhere = inputs.reach.is_total();
+    if !everywhere {
+        users.reset(inputs.nodes.len(), inputs.backends.0.len(), false);
+    }
+    let asked = if everywhere { 0 } else { inputs.nodes.len() };
+    for root in (0..asked).filter(|&node| inputs.nodes.roots.is_root(node)) {
         let at = placements.get(root).expect("`check_all` has seen that every node is placed");
         inputs.reach.copy_users(&mut users, root, at, &inputs.memory);
     }
     let mut cutter = Cutter {
         inputs: &inputs,
         placements: &placements,
-        users: &users,
+        users: (!everywhere).then_some(&users),
         splits: &mut splits,
         copies: &mut copies.0,
         made: HashMap::default(),
-        root_writes: vec![0; inputs.nodes.len()],
+        root_writes: vec![0; asked],
         max_inputs: inputs.backends.0.iter().map(|b| b.capabilities().max_inputs.unwrap_or(u64::MAX)).collect(),
     };
     for (position, node) in inputs.nodes.computing().enumerate() {
@@ -108,13 +113,13 @@ pub fn split(
 struct Cutter<'a, 'w, 's> {
     inputs: &'a SplitInputsParam<'w>,
     placements: &'a Placements<'w, 's>,
-    /// Per root, the backends that can use its memory where it is.
-    users: &'a BackendMasks,
+    /// Per root, the backends that can use its memory where it is; `None` if all can.
+    users: Option<&'a BackendMasks>,
     splits: &'a mut Splits,
     copies: &'a mut Vec<CopyRecord>,
     /// (source, backend) → (copy, writes of the root when it was last made).
     made: HashMap<(u32, u32), (u32, u32), FxBuildHasher>,
-    /// How often each root has been written so far.
+    /// How often each root has been written so far; empty where nothing is copied.
     root_writes: Vec<u32>,
     /// Most copies that a split of each backend may make.
     max_inputs: Vec<u64>,
@@ -162,13 +167,15 @@ impl Cutter<'_, '_, '_> {
             current.nodes.end = position + 1;
             current.inputs.end = made;
         }
-        self.root_writes[self.inputs.nodes.roots.of(node)] += 1;
+        if let Some(writes) = self.root_writes.get_mut(self.inputs.nodes.roots.of(node)) {
+            *writes += 1;
+        }
         Ok(())
     }
 
     /// Whether a backend can use a node's memory where it is.
     fn can_use(&self, backend: usize, node: usize) -> bool {
-        self.users.get(self.inputs.nodes.roots.of(node), backend)
+        self.users.is_none_or(|users| users.get(self.inputs.nodes.roots.of(node), backend))
     }
 
     /// Systems between the passes may have moved the node: the masks still hold.
@@ -191,6 +198,9 @@ impl Cutter<'_, '_, '_> {
     /// Operands that the backend cannot use where they are, and of which it has no copy that is up to date.
     fn missing(&self, node: usize, backend: u32) -> SmallVec<[u32; 4]> {
         let mut missing = SmallVec::new();
+        if self.users.is_none() {
+            return missing;
+        }
         for &source in self.inputs.nodes.sources.of(node) {
             if self.can_use(backend as usize, source as usize) || missing.contains(&source) {
                 continue;

@@ -87,7 +87,9 @@ pub(crate) fn run(files: &[PathBuf]) -> Result<(), Box<dyn Error>> {
         let of = || ratios.iter().map(|row| row[column]);
         let (mean, worst) = (of().sum::<f64>() / ratios.len().max(1) as f64, of().fold(0.0, f64::max));
         let above = of().filter(|&ratio| ratio > 1.0).count();
-        println!("ours ÷ {name}: mean {mean:.3}, worst {worst:.3}, above 1 in {above} of {} rows", ratios.len());
+        let rows = ratios.len();
+        let more = if column == 0 { String::new() } else { format!(", more than ggml in {above} of {rows} rows") };
+        println!("ours ÷ {name}: mean {mean:.3}, worst {worst:.3}{more}");
     }
     Ok(())
 }

@@ -23,6 +23,9 @@ impl Samples {
 
     /// The least and the middle, per node.
     pub(crate) fn per_node(&self, nodes: usize) -> String {
+        if self.0.is_empty() {
+            return "-".into();
+        }
         let nodes = nodes as f64;
         format!("{:.0} / {:.0}", self.min_ns() / nodes, self.median_ns() / nodes)
     }

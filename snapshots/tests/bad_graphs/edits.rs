@@ -295,7 +295,6 @@ fn odd_edits_give_a_plan_or_an_error() {
 
 /// A leaf is no view, so it has no place in another's memory either.
 #[test]
-#[ignore = "index does not look at the offsets of leaves"]
 fn a_leaf_with_an_offset_is_refused() {
     for offset_bytes in [1, 4, u64::MAX] {
         for leaf in ["x", "w", "cache", "rows"] {
@@ -310,7 +309,6 @@ fn a_leaf_with_an_offset_is_refused() {
 
 /// What an op makes is not what the user writes: a computed node that is marked as an input is refused by name.
 #[test]
-#[ignore = "index takes computed inputs, and liveness lets them overwrite what they should have been beside"]
 fn a_computed_input_is_refused() {
     for node in ["h", "v", "r", "set", "s", "y"] {
         for output in [false, true] {

@@ -76,15 +76,10 @@ fn edit(world: &mut World, graph: Entity, random: &mut Random) {
         }
         6 | 7 => {
             let root = random.percent(70).then_some(other);
-            // Of a leaf's own offset, `a_leaf_with_an_offset_is_refused` speaks.
-            let offset_bytes = if root.is_some() { number(random) } else { 0 };
-            entity.insert(ViewSrc { root, offset_bytes });
+            entity.insert(ViewSrc { root, offset_bytes: number(random) });
         }
         8 => {
-            // Of computed inputs, `a_computed_input_is_refused` speaks.
-            let is_leaf = entity.get::<Op>().is_some_and(|op| op.kind() == OpKind::None);
-            let input = random.percent(50) && is_leaf;
-            entity.insert(TensorFlags { input, output: random.percent(50) });
+            entity.insert(TensorFlags { input: random.percent(50), output: random.percent(50) });
         }
         9 => {
             entity.insert(Pinned(random.percent(80).then(|| BackendIndex(random.below(5) as u32))));

@@ -15,8 +15,6 @@ mod replanning;
 mod runs;
 mod tools;
 
-// Waits for `Engine::reserve` and the fallback to one copy.
-#[cfg(false)]
 mod reserve;
 
 /// The planner's reports: capacity, placement, memory and re-planning.

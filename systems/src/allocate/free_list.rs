@@ -4,7 +4,7 @@
 //! whatever is freed merges with what is free beside it, in the end to nothing. A block goes into the smallest hole that
 //! holds it, the lowest of equals, and only then on top: bytes behind the top fit everything and are kept for last.
 //!
-//! Holes stand in a short sorted list, which for the few that most graphs have is faster than any tree ([`Few`]). With more
+//! Holes stand in a short list in no order, which for the few that most graphs have is faster than any tree ([`Few`]). With more
 //! than [`FEW`] of them, or more than one buffer, everything moves to trees ([`Many`]), where each call is logarithmic in the
 //! holes and buffers there are.
 
@@ -25,16 +25,19 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Offsets stay below 2^63, so that sums of two never overflow: a plan that large is refused anyhow.
+    /// `align_bytes` is a power of two. Offsets stay below 2^63, so that sums of two never overflow: a plan that large is refused
+    /// anyhow.
     pub(super) fn new(align_bytes: u64, max_buffer_bytes: u64) -> Self {
+        debug_assert!(align_bytes.is_power_of_two());
         Self { align_bytes, max_bytes: max_buffer_bytes.min(i64::MAX.unsigned_abs()) }
     }
 
-    /// Where a block at `offset` of this size stops using bytes: aligned, but never behind the largest buffer's end. The last
-    /// block of a full buffer may lack the bytes of its alignment: they are not free, they do not exist.
+    /// Where a block at `offset` of this size, at most the largest buffer's, stops using bytes: aligned, but never behind the
+    /// largest buffer's end. The last block of a full buffer may lack the bytes of its alignment: they are not free, they do
+    /// not exist.
     pub(super) fn end(self, offset: u64, size: u64) -> u64 {
-        let aligned = size.checked_next_multiple_of(self.align_bytes).unwrap_or(size);
-        (offset + aligned).min(self.max_bytes)
+        let rest = self.align_bytes - 1;
+        (offset + ((size + rest) & !rest)).min(self.max_bytes)
     }
 }
 
@@ -56,6 +59,7 @@ impl FreeList {
     }
 
     /// A place for a block of `size` bytes.
+    #[inline]
     pub(super) fn take(&mut self, size: u64) -> BlockPlace {
         if let Some(many) = &mut self.many {
             return many.take(self.limits, size);
@@ -67,6 +71,7 @@ impl FreeList {
     }
 
     /// Frees what a block of `size` bytes uses, but for its first `keep` bytes.
+    #[inline]
     pub(super) fn free(&mut self, place: BlockPlace, size: u64, keep: u64) {
         let end = self.limits.end(place.offset_bytes, size);
         let start = if keep == 0 { place.offset_bytes } else { self.limits.end(place.offset_bytes, keep) };
@@ -96,7 +101,7 @@ impl FreeList {
 /// One buffer with few holes.
 #[derive(Debug, Default)]
 struct Few {
-    /// Start and end, by start; never touching each other or the top.
+    /// Start and end; never touching each other or the top.
     holes: Vec<(u64, u64)>,
     top: u64,
     /// The buffer's size; none before the first block.
@@ -106,18 +111,18 @@ struct Few {
 impl Few {
     /// A place, if one buffer is enough for it.
     fn take(&mut self, limits: Limits, size: u64) -> Option<u64> {
-        let (mut best, mut at) = (u64::MAX, usize::MAX);
+        let (mut best, mut at) = ((u64::MAX, 0), usize::MAX);
         for (i, &(start, end)) in self.holes.iter().enumerate() {
-            let len = end - start;
-            if len >= size && len < best {
-                (best, at) = (len, i);
+            let found = (end - start, start);
+            if found.0 >= size && found < best {
+                (best, at) = (found, i);
             }
         }
         if let Some(hole) = self.holes.get_mut(at) {
             let (offset, end) = *hole;
             hole.0 = limits.end(offset, size);
             if hole.0 >= end {
-                self.holes.remove(at);
+                self.holes.swap_remove(at);
             }
             return Some(offset);
         }
@@ -132,18 +137,32 @@ impl Few {
     }
 
     fn free(&mut self, mut start: u64, mut end: u64) {
-        let mut at = self.holes.partition_point(|hole| hole.0 < start);
-        if at > 0 && self.holes[at - 1].1 == start {
-            at -= 1;
-            start = self.holes.remove(at).0;
-        }
-        if self.holes.get(at).is_some_and(|hole| hole.0 == end) {
-            end = self.holes.remove(at).1;
+        // At most one hole ends where this begins, and at most one begins where this ends.
+        let mut merged = usize::MAX;
+        let mut i = 0;
+        while let Some(hole) = self.holes.get_mut(i) {
+            if hole.1 != start && hole.0 != end {
+                i += 1;
+                continue;
+            }
+            (start, end) = (start.min(hole.0), end.max(hole.1));
+            if merged == usize::MAX {
+                merged = i;
+                i += 1;
+            } else {
+                self.holes.swap_remove(i);
+                break;
+            }
         }
         if end == self.top {
             self.top = start;
+            if merged < self.holes.len() {
+                self.holes.swap_remove(merged);
+            }
+        } else if let Some(hole) = self.holes.get_mut(merged) {
+            *hole = (start, end);
         } else {
-            self.holes.insert(at, (start, end));
+            self.holes.push((start, end));
         }
     }
 }

@@ -76,24 +76,22 @@ pub fn allocate(
     mut allocated: ResMut<'_, Allocated>,
     mut sweep: Local<'_, Sweep>,
 ) -> PassResult {
-    let largest = |block: &Block| live.arenas[block.arena as usize].max_buffer_bytes;
-    if let Some(block) = live.blocks.iter().position(|block| block.size_bytes > largest(block)) {
-        return Err(too_large(block, &live, &backends, &nodes, &copies));
-    }
-    place(&live, &mut sweep, &mut allocated)?;
-    Ok(allocated.buffers.len())
-}
-
-/// Places all blocks; each fits its arena's largest buffer.
-fn place(live: &Live, sweep: &mut Sweep, allocated: &mut Allocated) -> Result<(), PlanError> {
-    allocated.buffers.clear();
-    allocated.lower_bound_bytes = 0;
-    // Sums of two offsets must not overflow.
-    let size_bytes = live.blocks.iter().map(|block| block.size_bytes).max().unwrap_or(0);
+    place(&live, &mut sweep, &mut allocated).map_err(|block| too_large(block, &live, &backends, &nodes, &copies))?;
+    let size_bytes = allocated.planned_bytes();
     if i64::try_from(size_bytes).is_err() {
         return Err(PlanError::TooMuchMemory { size_bytes });
     }
-    sweep.place_all(live, &mut allocated.places);
+    Ok(allocated.buffers.len())
+}
+
+/// Places all blocks.
+///
+/// # Errors
+/// The first block that no buffer may hold.
+fn place(live: &Live, sweep: &mut Sweep, allocated: &mut Allocated) -> Result<(), usize> {
+    allocated.buffers.clear();
+    allocated.lower_bound_bytes = 0;
+    sweep.place_all(live, &mut allocated.places)?;
     for (a, arena) in sweep.arenas.iter().enumerate() {
         allocated.lower_bound_bytes = allocated.lower_bound_bytes.saturating_add(arena.bound_bytes());
         // Its own buffers are numbered from zero so far.
@@ -117,10 +115,6 @@ fn place(live: &Live, sweep: &mut Sweep, allocated: &mut Allocated) -> Result<()
             allocated.buffers.push(PlannedBuffer { arena: index_u32(a), ordinal: index_u32(ordinal), size_bytes });
         }
     }
-    let size_bytes = allocated.planned_bytes();
-    if i64::try_from(size_bytes).is_err() {
-        return Err(PlanError::TooMuchMemory { size_bytes });
-    }
     Ok(())
 }
 
@@ -132,6 +126,9 @@ fn too_large(block: usize, live: &Live, backends: &Backends, nodes: &Nodes, copi
     });
     let Block { arena, size_bytes, .. } = live.blocks[block];
     let arena = &live.arenas[arena as usize];
+    if size_bytes <= arena.max_buffer_bytes {
+        return PlanError::TooMuchMemory { size_bytes };
+    }
     PlanError::TensorTooLarge {
         tensor: node.map_or_else(|| "?".into(), |node| Arc::clone(&nodes.names[node as usize])),
         size_bytes,

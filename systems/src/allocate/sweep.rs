@@ -1,8 +1,8 @@
 //! Best fit in the order of steps, all arenas in one sweep, and the lower bound with it.
 //!
-//! Per step: what was last used in the step before is given back, then what is first used in it gets a place. Both are found
-//! through lists that start at the step, so nothing is sorted. Cost: linear in steps and blocks, times the look-up in
-//! [`FreeList`].
+//! Per step: what is first used in it gets a place, then what is last used in it is given back. Blocks mostly stand in the order
+//! of their first step; those that end with a step are in a list that begins there. Cost: linear in steps and blocks, times
+//! the look-up in [`FreeList`].
 
 use super::{
     BlockPlace,
@@ -21,11 +21,12 @@ const NONE: u32 = u32::MAX;
 pub(super) struct ArenaState {
     free: FreeList,
     limits: Limits,
-    live_bytes: u128,
-    peak_bytes: u128,
+    /// Sums saturate: a peak that does is an error in the end.
+    live_bytes: u64,
+    peak_bytes: u64,
     /// The same with blocks as long as their alignment makes them.
-    live_aligned: u128,
-    peak_aligned: u128,
+    live_aligned: u64,
+    peak_aligned: u64,
     /// The most bytes that alignment alone asks for.
     slack: u64,
     /// How many blocks it has.
@@ -35,13 +36,12 @@ pub(super) struct ArenaState {
 impl ArenaState {
     /// The largest sum of live bytes over the steps.
     pub(super) fn bound_bytes(&self) -> u64 {
-        u64::try_from(self.peak_bytes).unwrap_or(u64::MAX)
+        self.peak_bytes
     }
 
     /// What no layout goes below: blocks begin aligned, so all but the last one in a buffer take their aligned bytes.
     pub(super) fn target_bytes(&self) -> u64 {
-        let aligned = self.peak_aligned.saturating_sub(u128::from(self.slack));
-        u64::try_from(self.peak_bytes.max(aligned)).unwrap_or(u64::MAX)
+        self.peak_bytes.max(self.peak_aligned.saturating_sub(self.slack))
     }
 
     pub(super) fn total_bytes(&self) -> u64 {
@@ -57,18 +57,19 @@ impl ArenaState {
 
     fn add(&mut self, block: &Block) -> BlockPlace {
         self.blocks += 1;
-        self.live_bytes += u128::from(block.size_bytes);
+        self.live_bytes = self.live_bytes.saturating_add(block.size_bytes);
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
         let aligned = self.limits.end(0, block.size_bytes);
-        self.live_aligned += u128::from(aligned);
+        self.live_aligned = self.live_aligned.saturating_add(aligned);
         self.peak_aligned = self.peak_aligned.max(self.live_aligned);
         self.slack = self.slack.max(aligned - block.size_bytes);
         if block.size_bytes == 0 { BlockPlace::default() } else { self.free.take(block.size_bytes) }
     }
 
     fn remove(&mut self, place: BlockPlace, size: u64, keep: u64) {
-        self.live_bytes -= u128::from(size - keep);
-        self.live_aligned -= u128::from(self.limits.end(0, size) - self.limits.end(0, keep));
+        self.live_bytes = self.live_bytes.saturating_sub(size - keep);
+        let aligned = self.limits.end(0, size) - self.limits.end(0, keep);
+        self.live_aligned = self.live_aligned.saturating_sub(aligned);
         self.free.free(place, size, keep);
     }
 }
@@ -77,68 +78,71 @@ impl ArenaState {
 #[derive(Default)]
 pub struct Sweep {
     pub(super) arenas: Vec<ArenaState>,
-    /// Per step its first block to come and its first block to go, then per block the next one.
-    starts: Vec<u32>,
+    /// The blocks by first step; empty if they stand so already, as they do unless there are copies or scratch leaves.
+    order: Vec<u32>,
+    /// Per step the first block to go, and per block the next one that goes with it.
     ends: Vec<u32>,
-    next_start: Vec<u32>,
-    next_end: Vec<u32>,
+    next: Vec<u32>,
     /// What is still in use of each block, where some shrink.
     left: Vec<u64>,
 }
 
 impl Sweep {
     /// A place for every block, in buffers that are numbered by arena.
-    pub(super) fn place_all(&mut self, live: &Live, places: &mut Vec<BlockPlace>) {
-        self.reset(live);
+    ///
+    /// # Errors
+    /// The first block that no buffer may hold.
+    pub(super) fn place_all(&mut self, live: &Live, places: &mut Vec<BlockPlace>) -> Result<(), usize> {
+        self.reset(live)?;
         places.clear();
         places.resize(live.blocks.len(), BlockPlace::default());
+        let Self { arenas, order, ends, next, left } = self;
+        let (blocks, count) = (live.blocks.as_slice(), live.blocks.len());
+        let (places, next, ends) = (&mut places[..count], &mut next[..count], ends.as_mut_slice());
         let mut shrinks = live.shrinks.iter().peekable();
-        for step in 0..self.starts.len() {
-            if let Some(before) = step.checked_sub(1) {
-                let mut b = self.ends[before];
-                while b != NONE {
-                    let i = b as usize;
-                    let block = &live.blocks[i];
-                    let size = self.left.get(i).copied().unwrap_or(block.size_bytes);
-                    self.arenas[block.arena as usize].remove(places[i], size, 0);
-                    b = self.next_end[i];
+        let mut come = 0;
+        for step in 0..ends.len() {
+            while come < count {
+                let i = order.get(come).map_or(come, |&b| b as usize);
+                let block = &blocks[i];
+                if block.first as usize != step {
+                    break;
                 }
-                while let Some(shrink) = shrinks.next_if(|shrink| shrink.step as usize == before) {
-                    let i = shrink.block as usize;
-                    let size = std::mem::replace(&mut self.left[i], shrink.size_bytes);
-                    self.arenas[live.blocks[i].arena as usize].remove(places[i], size, shrink.size_bytes);
-                }
+                places[i] = arenas[block.arena as usize].add(block);
+                next[i] = std::mem::replace(&mut ends[block.last as usize], index_u32(i));
+                come += 1;
             }
-            let mut b = self.starts[step];
-            while b != NONE {
-                let i = b as usize;
-                let block = &live.blocks[i];
-                places[i] = self.arenas[block.arena as usize].add(block);
-                let end = &mut self.ends[block.last as usize];
-                self.next_end[i] = std::mem::replace(end, b);
-                b = self.next_start[i];
+            let mut gone = ends[step];
+            while gone != NONE {
+                let i = gone as usize;
+                let size = left.get(i).copied().unwrap_or(blocks[i].size_bytes);
+                arenas[blocks[i].arena as usize].remove(places[i], size, 0);
+                gone = next[i];
+            }
+            while let Some(shrink) = shrinks.next_if(|shrink| shrink.step as usize == step) {
+                let i = shrink.block as usize;
+                let size = std::mem::replace(&mut left[i], shrink.size_bytes);
+                arenas[blocks[i].arena as usize].remove(places[i], size, shrink.size_bytes);
             }
         }
+        Ok(())
     }
 
-    /// The blocks of an arena that have bytes, by first step, as the last [`Self::place_all`] found them.
+    /// The blocks of an arena that have bytes, by first step, after [`Self::place_all`].
     pub(super) fn problem(&self, arena: usize, live: &Live) -> Problem {
         let mut jobs = Vec::with_capacity(self.arenas[arena].blocks);
-        for &start in &self.starts {
-            let mut b = start;
-            while b != NONE {
-                let Block { arena: of, size_bytes: size, first, last } = live.blocks[b as usize];
-                if of as usize == arena && size > 0 {
-                    jobs.push(Job { block: b, first, last, size });
-                }
-                b = self.next_start[b as usize];
+        for come in 0..live.blocks.len() {
+            let b = self.order.get(come).copied().unwrap_or(index_u32(come));
+            let Block { arena: of, size_bytes: size, first, last } = live.blocks[b as usize];
+            if of as usize == arena && size > 0 {
+                jobs.push(Job { block: b, first, last, size });
             }
         }
         let state = &self.arenas[arena];
         Problem::new(state.limits, jobs, &live.shrinks, state.target_bytes())
     }
 
-    fn reset(&mut self, live: &Live) {
+    fn reset(&mut self, live: &Live) -> Result<(), usize> {
         self.arenas.resize_with(live.arenas.len(), ArenaState::default);
         for (state, arena) in self.arenas.iter_mut().zip(&live.arenas) {
             let limits = Limits::new(arena.align_bytes, arena.max_buffer_bytes);
@@ -146,23 +150,29 @@ impl Sweep {
             free.reset(limits);
             *state = ArenaState { free, limits, ..ArenaState::default() };
         }
-        let steps = live.steps.max(1) as usize;
-        for heads in [&mut self.starts, &mut self.ends] {
-            heads.clear();
-            heads.resize(steps, NONE);
+        let (mut sorted, mut fits, mut before) = (true, true, 0);
+        for block in &live.blocks {
+            sorted &= block.first >= before;
+            fits &= block.size_bytes <= self.arenas[block.arena as usize].limits.max_bytes;
+            before = block.first;
         }
-        for next in [&mut self.next_start, &mut self.next_end] {
-            next.clear();
-            next.resize(live.blocks.len(), NONE);
+        let fit = |block: &Block| block.size_bytes <= self.arenas[block.arena as usize].limits.max_bytes;
+        if let Some(block) = live.blocks.iter().position(|block| !fits && !fit(block)) {
+            return Err(block);
         }
-        // From the last to the first, so that each list is in the order of blocks.
-        for (b, block) in live.blocks.iter().enumerate().rev() {
-            let start = &mut self.starts[block.first as usize];
-            self.next_start[b] = std::mem::replace(start, index_u32(b));
+        self.order.clear();
+        if !sorted {
+            self.order.extend(0..index_u32(live.blocks.len()));
+            // A few sorted runs, which a stable sort finds.
+            self.order.sort_by_key(|&b| live.blocks[b as usize].first);
         }
+        self.ends.clear();
+        self.ends.resize(live.steps.max(1) as usize, NONE);
+        self.next.resize(live.blocks.len(), NONE);
         self.left.clear();
         if !live.shrinks.is_empty() {
             self.left.extend(live.blocks.iter().map(|block| block.size_bytes));
         }
+        Ok(())
     }
 }

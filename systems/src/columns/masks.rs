@@ -162,6 +162,7 @@ pub struct MemoryReach {
     planned: BackendMasks,
     /// Per existing buffer: who can use it.
     existing: BackendMasks,
+    total: bool,
 }
 
 impl MemoryReach {
@@ -170,14 +171,18 @@ impl MemoryReach {
         let count = backends.0.len();
         self.planned.reset(count, count, false);
         self.existing.reset(buffers.len(), count, false);
+        self.total = true;
         for (b, backend) in backends.0.iter().enumerate() {
             let capabilities = backend.capabilities();
             for (other, of) in backends.0.iter().enumerate() {
-                self.planned.set(other, b, capabilities.reads.contains(&of.capabilities().memory));
+                let can_use = capabilities.reads.contains(&of.capabilities().memory);
+                self.planned.set(other, b, can_use);
+                self.total &= can_use;
             }
             for (index, buffer) in buffers.iter().enumerate() {
                 let can_use = capabilities.can_use(&buffer.kind, buffer.opaque, &buffer.buffer_type);
                 self.existing.set(index, b, can_use);
+                self.total &= can_use;
             }
         }
     }
@@ -192,6 +197,12 @@ impl MemoryReach {
     #[must_use]
     pub fn existing(&self, backend: usize, buffer: u32) -> bool {
         self.existing.get(buffer as usize, backend)
+    }
+
+    /// Whether every backend can use all memory that there is or will be.
+    #[must_use]
+    pub fn is_total(&self) -> bool {
+        self.total
     }
 
     /// Notes who can use a root's memory, which is planned on `at` unless it exists already.

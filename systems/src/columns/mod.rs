@@ -107,6 +107,11 @@ impl NodeMemory {
         self.of[root] = index_u32(self.places.len());
     }
 
+    /// The nodes at or behind one that have memory.
+    pub(crate) fn placed_behind(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+        (node..self.of.len()).filter(|&node| self.of[node] > 0)
+    }
+
     /// Where a root lies, if its memory exists already.
     #[must_use]
     pub fn place(&self, root: usize) -> Option<ExistingPlace> {

@@ -1,9 +1,6 @@
 //! The facts of a graph's nodes, gathered once and shared: by the graph, by every pass, and by the plans made from them.
 
-use std::{
-    hash::Hasher,
-    sync::{Arc, OnceLock},
-};
+use std::{hash::Hasher, sync::Arc};
 
 use bevy_ecs::prelude::*;
 use entensor_components::{BackendIndex, Op, Stored, TensorDesc, TensorFlags};
@@ -82,13 +79,62 @@ pub struct NodeTable {
     pub flags: Vec<TensorFlags>,
     /// The user's wish for each node.
     pub pins: Vec<Option<BackendIndex>>,
+    /// What the passes ask of each node's op.
+    pub traits: Vec<NodeTraits>,
     /// The nodes that launch work, in order.
     pub computing: Vec<u32>,
     /// Ops and parameters bit by bit: what equality of ops means for a plan.
     op_keys: Vec<u64>,
     /// Bytes of the names' texts, with what an `Arc` adds.
     name_bytes: usize,
-    hash: OnceLock<u64>,
+    hash: u64,
+}
+
+/// What the passes ask of a node's op, in one number: the op table's rows are larger than all that planning needs of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeTraits(u8);
+
+impl NodeTraits {
+    const COMPUTES: u8 = 1;
+    const WRITES: u8 = 2;
+    const OVERWRITES: u8 = 4;
+    /// Above these bits stands 1 + the anchor operand.
+    const ANCHOR_SHIFT: u32 = 4;
+
+    fn of(op: &Op) -> Self {
+        let row = op.row();
+        let anchor = row.anchor.and_then(|anchor| u8::try_from(anchor + 1).ok()).unwrap_or(0);
+        Self(
+            u8::from(row.computes()) * Self::COMPUTES
+                | u8::from(row.writes.is_some()) * Self::WRITES
+                | u8::from(!row.overwrites.is_empty()) * Self::OVERWRITES
+                | anchor << Self::ANCHOR_SHIFT,
+        )
+    }
+
+    /// Whether it launches work: neither a leaf nor a view op.
+    #[must_use]
+    pub fn computes(self) -> bool {
+        self.0 & Self::COMPUTES != 0
+    }
+
+    /// Whether it writes one of its operands.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        self.0 & Self::WRITES != 0
+    }
+
+    /// Whether its result may take over an operand's memory.
+    #[must_use]
+    pub fn overwrites(self) -> bool {
+        self.0 & Self::OVERWRITES != 0
+    }
+
+    /// The operand whose existing memory decides placement.
+    #[must_use]
+    pub fn anchor(self) -> Option<usize> {
+        (self.0 >> Self::ANCHOR_SHIFT).checked_sub(1).map(usize::from)
+    }
 }
 
 /// One row of a [`NodeTable`] to be.
@@ -123,6 +169,7 @@ impl NodeTable {
         table.roots.offset_bytes.reserve_exact(nodes);
         table.flags.reserve_exact(nodes);
         table.pins.reserve_exact(nodes);
+        table.traits.reserve_exact(nodes);
         table.computing.reserve(nodes);
         table.op_keys.reserve(nodes * 2);
         table
@@ -131,15 +178,27 @@ impl NodeTable {
     /// Adds the next node. Its operands and its root have been added before.
     pub fn push(&mut self, node: NodeFacts, sources: impl IntoIterator<Item = u32>) {
         let index = index_u32(self.names.len());
-        if node.op.row().computes() {
+        let traits = NodeTraits::of(&node.op);
+        if traits.computes() {
             self.computing.push(index);
         }
+        let (key, operands) = (self.op_keys.len(), self.sources.indices.len());
         node.op.key(&mut self.op_keys);
+        self.sources.push(sources);
+        let [a, b, c, d] = node.desc.shape.0;
+        let mut hasher = FxHasher::default();
+        hasher.write_u64(self.hash);
+        hasher
+            .write_u64(a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ (node.desc.dtype as u64) << 59);
+        hasher.write_u64(node.offset_bytes);
+        hasher.write(bytemuck::cast_slice(&self.op_keys[key..]));
+        hasher.write(bytemuck::cast_slice(&self.sources.indices[operands..]));
+        self.hash = hasher.finish();
         self.name_bytes += node.name.len() + 2 * size_of::<usize>();
         self.names.push(node.name);
         self.descs.push(node.desc);
         self.ops.push(node.op);
-        self.sources.push(sources);
+        self.traits.push(traits);
         self.roots.root.push(node.root.unwrap_or(index));
         self.roots.offset_bytes.push(node.offset_bytes);
         self.flags.push(node.flags);
@@ -177,25 +236,10 @@ impl NodeTable {
         }
     }
 
-    /// A number that equal tables share. Made once; what it leaves out, names and strides, only equality tells apart.
+    /// A number that equal tables share. What it leaves out, names and strides among it, only equality tells apart.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        *self.hash.get_or_init(|| {
-            let mut hasher = FxHasher::default();
-            hasher.write(bytemuck::cast_slice(&self.op_keys));
-            hasher.write(bytemuck::cast_slice(&self.sources.indices));
-            hasher.write(bytemuck::cast_slice(&self.roots.offset_bytes));
-            // Sums that do not wait for each other, one word a node: most axes are small.
-            let mut lanes = [0_u64; 4];
-            for (node, desc) in self.descs.iter().enumerate() {
-                let [a, b, c, d] = desc.shape.0;
-                let word = a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ (desc.dtype as u64) << 59;
-                let lane = &mut lanes[node % 4];
-                *lane = (lane.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            }
-            hasher.write(bytemuck::cast_slice(&lanes));
-            hasher.finish()
-        })
+        self.hash
     }
 
     /// Bytes of its columns; names are counted once for each table that holds them.
@@ -211,6 +255,7 @@ impl NodeTable {
             + size_of_val(&*self.roots.offset_bytes)
             + size_of_val(&*self.flags)
             + size_of_val(&*self.pins)
+            + size_of_val(&*self.traits)
             + size_of_val(&*self.computing)
             + size_of_val(&*self.op_keys)
     }
@@ -219,7 +264,8 @@ impl NodeTable {
 /// Every fact is compared: two graphs never share a plan by accident.
 impl PartialEq for NodeTable {
     fn eq(&self, other: &Self) -> bool {
-        self.leaves == other.leaves
+        self.hash == other.hash
+            && self.leaves == other.leaves
             && self.op_keys == other.op_keys
             && self.sources == other.sources
             && self.descs == other.descs

@@ -171,7 +171,7 @@ fn order_of(
 fn check_nodes(table: &NodeTable) -> Result<(), PlanError> {
     for leaf in 0..table.leaves {
         let name = || Arc::clone(&table.names[leaf]);
-        if !table.roots.is_root(leaf) || !table.sources.of(leaf).is_empty() {
+        if !table.roots.is_root(leaf) || table.roots.offset_bytes[leaf] != 0 || !table.sources.of(leaf).is_empty() {
             return Err(PlanError::WrongView { node: name() });
         }
         let desc = table.descs[leaf];
@@ -182,6 +182,9 @@ fn check_nodes(table: &NodeTable) -> Result<(), PlanError> {
     }
     for node in table.leaves..table.len() {
         let name = || Arc::clone(&table.names[node]);
+        if table.flags[node].input {
+            return Err(PlanError::ComputedInput { node: name(), op: table.ops[node].kind().name() });
+        }
         let sources = table.sources.of(node);
         let operands: SmallVec<[TensorDesc; 4]> = sources.iter().map(|&s| table.descs[s as usize]).collect();
         let result = table.ops[node].result(&operands).map_err(|source| PlanError::Op { node: name(), source })?;

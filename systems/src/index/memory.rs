@@ -96,18 +96,27 @@ fn place_of(
     Ok(ExistingPlace { buffer: index, offset_bytes: stored.offset_bytes })
 }
 
+/// Which roots lie in existing memory and are written; empty if none is.
+fn written(nodes: &Nodes, memory: &NodeMemory) -> Vec<bool> {
+    let mut written = Vec::new();
+    let mut note = |root: usize| {
+        if memory.place(root).is_some() {
+            written.resize(nodes.len(), false);
+            written[root] = true;
+        }
+    };
+    // Who computes writes its own memory, or as a writer that of its target.
+    let computed = memory.placed_behind(nodes.leaves).filter(|&node| nodes.traits[node].computes());
+    computed.for_each(&mut note);
+    let writers = (nodes.leaves..nodes.len()).filter(|&node| nodes.traits[node].writes());
+    writers.for_each(|node| note(nodes.roots.of(node)));
+    written
+}
+
 /// Memory that is written must be one tensor's: no pass could order the writes with reads through another.
 pub(super) fn check_overlaps(nodes: &Nodes, memory: &NodeMemory) -> Result<(), PlanError> {
-    let mut written = vec![false; nodes.len()];
-    let mut any = false;
-    for node in nodes.computing() {
-        let root = nodes.roots.of(node);
-        if memory.place(root).is_some() {
-            written[root] = true;
-            any = true;
-        }
-    }
-    if !any {
+    let written = written(nodes, memory);
+    if written.is_empty() {
         return Ok(());
     }
     let mut places: Vec<(u32, u64, u64, usize)> = Vec::new();

@@ -1,7 +1,7 @@
 //! **index**: the wanted nodes and what they need, in creation order, as one table.
 //!
-//! Reads: the graph and its tensors, the plan cache. Writes: `Nodes`, `NodeOrder`, `NodeFlags`, `NodeMemory`, `Gathered`; the
-//! status, when an earlier plan fits.
+//! Reads: the graph and its tensors, the plan cache. Writes: `Nodes`, `NodeOrder`, `NodeFlags`, `NodeMemory`, `PlannedCopies`,
+//! `Gathered`; the status, when an earlier plan fits.
 //! Invariants: leaves come first; every operand and every view root has a smaller index than its user; a needed node
 //! brings with it every earlier write into the root of any tensor that it reads. Checks what hand-made entities could get
 //! wrong: descriptions that are not what the op makes, operands after their users, views of views, memory outside buffers.
@@ -15,12 +15,13 @@ mod needed;
 use std::sync::Arc;
 
 use bevy_ecs::{prelude::*, system::SystemParam};
-use entensor_components::{Generation, GraphTensors, PipelineCopies, SharedGeneration, Wanted};
+use entensor_components::{Generation, GraphTensors, MAX_PIPELINE_COPIES, PipelineCopies, SharedGeneration, Wanted};
 
 use crate::{
     cache::{PlanCache, PlanKey},
     columns::{Backends, ExistingBuffer, GraphNodes, NodeFlags, NodeMemory, NodeOrder, Nodes, PlanSalt, Planning},
     error::PlanError,
+    fallback::{FellBack, PlannedCopies},
     status::{PassResult, PlanCounters, PlanStatus},
 };
 use gather::Tensors;
@@ -38,13 +39,21 @@ pub struct IndexColumns<'w> {
     flags: ResMut<'w, NodeFlags>,
     memory: ResMut<'w, NodeMemory>,
     gathered: ResMut<'w, Gathered>,
+    copies: ResMut<'w, PlannedCopies>,
 }
 
 /// What the graph is.
 type Graphs<'w, 's> = Query<
     'w,
     's,
-    (&'static GraphTensors, &'static Wanted, &'static PipelineCopies, &'static Generation, Option<&'static GraphNodes>),
+    (
+        &'static GraphTensors,
+        &'static Wanted,
+        &'static PipelineCopies,
+        &'static Generation,
+        Option<&'static GraphNodes>,
+        Option<&'static FellBack>,
+    ),
 >;
 
 /// The pass.
@@ -62,7 +71,9 @@ pub fn index(
     mut columns: IndexColumns<'_>,
 ) -> PassResult {
     check_backends(&backends)?;
-    let (graph, wanted, copies, generation, kept) = graphs.get(planning.0).map_err(|_| PlanError::UnknownGraph)?;
+    let (graph, wanted, copies, generation, kept, fell) =
+        graphs.get(planning.0).map_err(|_| PlanError::UnknownGraph)?;
+    columns.copies.0 = FellBack::copies(fell, *generation, *copies).clamp(1, MAX_PIPELINE_COPIES);
     let kept = kept.filter(|kept| kept.generation == generation.0);
     let is_current =
         |kept: &&GraphNodes| kept.shared_generation == shared.0 || gather::shared_leaves_are_the_same(kept, &tensors);
@@ -82,7 +93,7 @@ pub fn index(
         memory: &columns.memory,
         backends: &backends,
         salt: salt.0,
-        copies: copies.0,
+        copies: columns.copies.0,
     };
     if let Some(plan) = cache.find(&key) {
         counters.cached += 1;

@@ -48,7 +48,7 @@ pub(super) fn needed(table: &NodeTable, wanted: &[u32]) -> Vec<bool> {
         let root = table.roots.of(node);
         // Only a writer computes into memory that is not its own.
         if root != node && read[root] && !needed[node] {
-            needed[node] = table.ops[node].row().writes.is_some();
+            needed[node] = table.traits[node].writes();
         }
         if !needed[node] {
             continue;

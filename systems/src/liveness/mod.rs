@@ -9,18 +9,19 @@
 //! decides the same while it allocates.
 
 mod take_over;
-#[cfg(test)]
-mod tests;
 mod uses;
 
 use std::sync::Arc;
 
 use bevy_ecs::{prelude::*, system::SystemParam};
-use entensor_components::{MAX_PIPELINE_COPIES, MemoryKind, PipelineCopies};
+use entensor_components::{MemoryKind, Op, TensorDesc, TensorFlags};
 
 use crate::{
-    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, PaddedBytes, Planning, index_u32},
-    split::{Copies, Splits},
+    columns::{
+        Backends, NodeFlags, NodeMemory, NodePlacements, NodeSources, NodeTraits, Nodes, PaddedBytes, index_u32,
+    },
+    fallback::PlannedCopies,
+    split::{Copies, CopyRecord, Split, Splits},
     status::PassResult,
 };
 use uses::{Role, Uses};
@@ -152,6 +153,46 @@ pub struct LivenessInputs<'w> {
     placements: Res<'w, NodePlacements>,
 }
 
+impl LivenessInputs<'_> {
+    fn columns(&self) -> Columns<'_> {
+        Columns {
+            descs: &self.nodes.descs,
+            ops: &self.nodes.ops,
+            traits: &self.nodes.traits,
+            computing: &self.nodes.computing,
+            sources: &self.nodes.sources,
+            roots: &self.nodes.roots.root,
+            offsets: &self.nodes.roots.offset_bytes,
+            flags: &self.flags.0,
+            memory: &self.memory,
+            padded: &self.padded,
+            splits: &self.splits.runs,
+            split_inputs: &self.splits.inputs,
+            copies: &self.copies.0,
+            node_backends: &self.placements.backends,
+        }
+    }
+}
+
+/// The same as plain slices, which the sweeps index without going through the world.
+#[derive(Clone, Copy)]
+struct Columns<'a> {
+    descs: &'a [TensorDesc],
+    ops: &'a [Op],
+    traits: &'a [NodeTraits],
+    computing: &'a [u32],
+    sources: &'a NodeSources,
+    roots: &'a [u32],
+    offsets: &'a [u64],
+    flags: &'a [TensorFlags],
+    memory: &'a NodeMemory,
+    padded: &'a PaddedBytes,
+    splits: &'a [Split],
+    split_inputs: &'a [u32],
+    copies: &'a [CopyRecord],
+    node_backends: &'a [u32],
+}
+
 /// Columns of one run, kept so that the next run finds their memory.
 #[derive(Default)]
 pub struct LivenessScratch {
@@ -163,18 +204,18 @@ pub struct LivenessScratch {
 /// The pass.
 pub fn liveness(
     inputs: LivenessInputs<'_>,
-    planning: Res<'_, Planning>,
-    graphs: Query<'_, '_, &PipelineCopies>,
+    copies: Res<'_, PlannedCopies>,
     mut live: ResMut<'_, Live>,
     mut scratch: Local<'_, LivenessScratch>,
 ) -> PassResult {
     live.clear();
-    live.slots = graphs.get(planning.0).map_or(1, |copies| copies.0.clamp(1, MAX_PIPELINE_COPIES));
+    live.slots = copies.0.max(1);
     let LivenessScratch { uses, arena_of, copy_items } = &mut *scratch;
     find_arenas(&inputs.backends, &mut live.arenas, arena_of);
-    inputs.find_uses(uses);
+    let columns = inputs.columns();
+    columns.find_uses(uses);
     live.steps = uses.steps;
-    inputs.make_items(uses, arena_of, copy_items, &mut live);
+    columns.make_items(uses, arena_of, copy_items, &mut live);
     Ok(live.items.len())
 }
 
@@ -203,14 +244,16 @@ fn find_arenas(backends: &Backends, arenas: &mut Vec<Arena>, arena_of: &mut Vec<
     }
 }
 
-impl LivenessInputs<'_> {
+impl Columns<'_> {
     /// Items of roots in the order of nodes, which is that of steps: when a result asks for an operand's memory, the operand's
     /// item stands already. Copies come last, but their items are made first, since results may take over those too.
     fn make_items(&self, uses: &Uses, arena_of: &[u32], copy_items: &mut Vec<LiveItem>, live: &mut Live) {
         let end = uses.steps.saturating_sub(1);
         copy_items.clear();
         live.copy_items = uses.root_items(live.slots);
-        for (c, copy) in self.copies.0.iter().enumerate() {
+        live.node_items.reserve(self.roots.len());
+        live.items.reserve(live.copy_items as usize + self.copies.len() * live.slots as usize);
+        for (c, copy) in self.copies.iter().enumerate() {
             let backend = copy.backend as usize;
             let (first, last) = uses.copies[c].steps();
             let size_bytes = self.padded.of(copy.source as usize, backend);
@@ -230,7 +273,7 @@ impl LivenessInputs<'_> {
             };
             let item = index_u32(live.items.len());
             live.node_items.push(item);
-            let backend = self.placements.backends[node];
+            let backend = self.node_backends[node];
             let size_bytes = self.padded.of(node, backend as usize);
             let block = Block { arena: arena_of[backend as usize], size_bytes, first, last };
             if let Some(operand) = self.operand_to_take_over(node, backend, &block, uses, copy_items, live) {

@@ -9,12 +9,12 @@
 //! What exists once per pipelined slot is left alone: a run's result cannot follow memory that each run has another one of.
 
 use super::{
-    Block, Holds, LiveItem, LivenessInputs, Shrink,
+    Block, Columns, Holds, LiveItem, Shrink,
     uses::{Role, Uses},
 };
 use crate::{columns::index_u32, liveness::Live};
 
-impl LivenessInputs<'_> {
+impl Columns<'_> {
     /// The operand item whose memory a result may take over; `block` is what the result would get otherwise.
     pub(super) fn operand_to_take_over(
         &self,
@@ -25,22 +25,22 @@ impl LivenessInputs<'_> {
         copy_items: &[LiveItem],
         live: &Live,
     ) -> Option<u32> {
-        let overwrites = self.nodes.ops[node].row().overwrites;
-        if overwrites.is_empty() {
+        if !self.traits[node].overwrites() {
             return None;
         }
-        let sources = self.nodes.sources.of(node);
+        let overwrites = self.ops[node].row().overwrites;
+        let sources = self.sources.of(node);
         let step = block.first;
         overwrites.iter().find_map(|&o| {
             let source = *sources.get(o)?;
-            let root = self.nodes.roots.of(source as usize);
-            let copy = self.copy_read(uses, backend, source);
+            let root = self.root(source);
+            let copy = uses.by_source.find(self.copies, backend, source);
             let item = match copy {
                 Some(_) if live.slots > 1 => return None,
                 Some(copy) => live.copy_items + copy,
                 None => {
                     let sliced = live.slots > 1 && uses.roles[node] == Role::Output;
-                    if sliced || uses.roles[root] != Role::Scratch || self.nodes.roots.offset_bytes[source as usize] != 0 {
+                    if sliced || uses.roles[root] != Role::Scratch || self.offsets[source as usize] != 0 {
                         return None;
                     }
                     live.node_items[root]
@@ -50,7 +50,7 @@ impl LivenessInputs<'_> {
             let old_block = &live.blocks[old.block as usize];
             let dies = old.last == step && old_block.last == step && old.first < step;
             let fits = old.size_bytes >= block.size_bytes && old_block.arena == block.arena;
-            let free = dies && fits && self.nodes.descs[source as usize] == self.nodes.descs[node];
+            let free = dies && fits && self.descs[source as usize] == self.descs[node];
             let alone = || match copy {
                 // A copy is what the backend reads instead of this one source.
                 Some(_) => sources.iter().enumerate().all(|(i, &s)| s != source || overwrites.contains(&i)),
@@ -62,11 +62,11 @@ impl LivenessInputs<'_> {
 
     /// Whether all operands in the operand's memory read the operand itself, and may do so while it is overwritten.
     fn reads_alone(&self, sources: &[u32], operand: u32, root: usize, overwrites: &[usize]) -> bool {
-        let desc = &self.nodes.descs[operand as usize];
+        let desc = &self.descs[operand as usize];
         sources.iter().enumerate().all(|(i, &source)| {
             let s = source as usize;
-            let same = || source == operand || (self.nodes.roots.offset_bytes[s] == 0 && self.nodes.descs[s] == *desc);
-            self.nodes.roots.of(s) != root || (overwrites.contains(&i) && same())
+            let same = || source == operand || (self.offsets[s] == 0 && self.descs[s] == *desc);
+            self.root(source) != root || (overwrites.contains(&i) && same())
         })
     }
 

@@ -1,7 +1,7 @@
 //! First and last step of everything, and what is to be planned at all.
 
-use super::{LivenessInputs, NONE};
-use crate::columns::index_u32;
+use super::{Columns, NONE};
+use crate::{columns::index_u32, split::CopyRecord};
 
 /// First and last step that touch something.
 #[derive(Clone, Copy, Debug)]
@@ -45,9 +45,38 @@ pub(super) struct Uses {
     pub(super) nodes: Vec<Span>,
     pub(super) copies: Vec<Span>,
     pub(super) steps: u32,
-    /// Per source its first copy, and per copy the next one of the same source. Empty without copies.
-    copy_heads: Vec<u32>,
-    copy_next: Vec<u32>,
+    pub(super) by_source: CopyLists,
+}
+
+/// Per source its first copy, and per copy the next one of the same source. Empty without copies.
+#[derive(Default)]
+pub(super) struct CopyLists {
+    heads: Vec<u32>,
+    next: Vec<u32>,
+}
+
+impl CopyLists {
+    fn fill(&mut self, copies: &[CopyRecord], nodes: usize) {
+        self.heads.clear();
+        self.next.clear();
+        if copies.is_empty() {
+            return;
+        }
+        self.heads.resize(nodes, NONE);
+        for (c, copy) in copies.iter().enumerate() {
+            let head = &mut self.heads[copy.source as usize];
+            self.next.push(std::mem::replace(head, index_u32(c)));
+        }
+    }
+
+    /// The copy that a backend reads instead of a node, if it cannot use the node's memory.
+    pub(super) fn find(&self, copies: &[CopyRecord], backend: u32, node: u32) -> Option<u32> {
+        let mut copy = *self.heads.get(node as usize)?;
+        while copy != NONE && copies[copy as usize].backend != backend {
+            copy = self.next[copy as usize];
+        }
+        (copy != NONE).then_some(copy)
+    }
 }
 
 impl Uses {
@@ -62,42 +91,44 @@ impl Uses {
     }
 }
 
-impl LivenessInputs<'_> {
+impl Columns<'_> {
     /// Fills the columns anew.
     pub(super) fn find_uses(&self, uses: &mut Uses) {
-        self.find_roles(&mut uses.roles);
-        self.list_copies(uses);
-        uses.nodes.clear();
-        uses.nodes.resize(self.nodes.len(), Span::UNUSED);
-        uses.copies.clear();
-        uses.copies.resize(self.copies.0.len(), Span::UNUSED);
+        let Uses { roles, nodes, copies, steps, by_source } = uses;
+        self.find_roles(roles);
+        by_source.fill(self.copies, self.roots.len());
+        nodes.clear();
+        nodes.resize(self.roots.len(), Span::UNUSED);
+        copies.clear();
+        copies.resize(self.copies.len(), Span::UNUSED);
+        let (nodes, copies) = (nodes.as_mut_slice(), copies.as_mut_slice());
         let mut step = 0;
-        for split in &self.splits.runs {
-            for &copy in self.splits.inputs_of(split) {
-                let source = self.copies.0[copy as usize].source as usize;
-                uses.nodes[self.nodes.roots.of(source)].touch(step);
-                uses.copies[copy as usize].touch(step);
+        for split in self.splits {
+            for &copy in &self.split_inputs[split.inputs.start as usize..split.inputs.end as usize] {
+                let source = self.copies[copy as usize].source;
+                nodes[self.root(source)].touch(step);
+                copies[copy as usize].touch(step);
                 step += 1;
             }
-            for &node in self.nodes.computed_by(split) {
-                uses.nodes[self.nodes.roots.of(node as usize)].touch(step);
-                for &source in self.nodes.sources.of(node as usize) {
-                    match self.copy_read(uses, split.backend, source) {
-                        Some(copy) => uses.copies[copy as usize].touch(step),
-                        None => uses.nodes[self.nodes.roots.of(source as usize)].touch(step),
+            for &node in &self.computing[split.nodes.start as usize..split.nodes.end as usize] {
+                nodes[self.root(node)].touch(step);
+                for &source in self.sources.of(node as usize) {
+                    match by_source.find(self.copies, split.backend, source) {
+                        Some(copy) => copies[copy as usize].touch(step),
+                        None => nodes[self.root(source)].touch(step),
                     }
                 }
                 step += 1;
             }
         }
-        uses.steps = step;
+        *steps = step;
     }
 
     /// An output flag on a view protects its root, which has a smaller index.
     fn find_roles(&self, roles: &mut Vec<Role>) {
         roles.clear();
-        for (node, flags) in self.flags.0.iter().enumerate() {
-            let root = self.nodes.roots.of(node);
+        for (node, flags) in self.flags.iter().enumerate() {
+            let root = self.roots[node] as usize;
             if root != node {
                 roles.push(Role::Elsewhere);
                 if flags.output && roles[root] == Role::Scratch {
@@ -117,25 +148,8 @@ impl LivenessInputs<'_> {
         }
     }
 
-    fn list_copies(&self, uses: &mut Uses) {
-        uses.copy_heads.clear();
-        uses.copy_next.clear();
-        if self.copies.0.is_empty() {
-            return;
-        }
-        uses.copy_heads.resize(self.nodes.len(), NONE);
-        for (c, copy) in self.copies.0.iter().enumerate() {
-            let head = &mut uses.copy_heads[copy.source as usize];
-            uses.copy_next.push(std::mem::replace(head, index_u32(c)));
-        }
-    }
-
-    /// The copy that a backend reads instead of a node, if it cannot use the node's memory.
-    pub(super) fn copy_read(&self, uses: &Uses, backend: u32, node: u32) -> Option<u32> {
-        let mut copy = *uses.copy_heads.get(node as usize)?;
-        while copy != NONE && self.copies.0[copy as usize].backend != backend {
-            copy = uses.copy_next[copy as usize];
-        }
-        (copy != NONE).then_some(copy)
+    /// The root of a node.
+    pub(super) fn root(&self, node: u32) -> usize {
+        self.roots[node as usize] as usize
     }
 }

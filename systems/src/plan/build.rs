@@ -3,23 +3,19 @@
 use std::sync::{Arc, Mutex};
 
 use bevy_ecs::prelude::*;
-use entensor_components::PipelineCopies;
 
 use super::{Allocation, Held, Plan, PlanBackend, PlanBuffer, PlanCopy, PlanExisting, PlanSplit, Program, Step};
 use crate::{
     allocate::Allocated,
-    columns::{
-        Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, PlanSalt, Planning, Refusals, SupportMasks, index_u32,
-    },
+    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, PlanSalt, Refusals, SupportMasks, index_u32},
     error::PlanError,
+    fallback::PlannedCopies,
     liveness::{Holds, Live},
     split::{Copies, Splits},
 };
 
 /// The plan of the graph whose columns stand in the world.
 pub(crate) fn build_plan(world: &mut World) -> Result<Plan, PlanError> {
-    let graph = world.resource::<Planning>().0;
-    let asked_copies = world.get::<PipelineCopies>(graph).map_or(1, |copies| copies.0);
     // Reasons are text: they move, and the next planning makes its own.
     let refusals = std::mem::take(&mut *world.resource_mut::<Refusals>());
     let world = &*world;
@@ -54,7 +50,7 @@ pub(crate) fn build_plan(world: &mut World) -> Result<Plan, PlanError> {
         allocation_of_copy: Vec::new(),
         copy_of: Vec::new(),
         salt: world.resource::<PlanSalt>().0,
-        asked_copies,
+        asked_copies: world.resource::<PlannedCopies>().0,
         staging: Mutex::default(),
         events: Mutex::default(),
         backends,

@@ -25,9 +25,8 @@ use crate::plan::{Held, Plan, PlanBackend, Program, Step};
 /// # Errors
 /// The violations, when there is at least one.
 pub fn verify(plan: &Plan) -> Result<(), Vec<Violation>> {
-    let given = |slot: u32, split: usize| -> Box<dyn SplitView + '_> {
-        Box::new(plan.split_view(&plan.splits[split], slot))
-    };
+    let given =
+        |slot: u32, split: usize| -> Box<dyn SplitView + '_> { Box::new(plan.split_view(&plan.splits[split], slot)) };
     check(plan, &given)
 }
 

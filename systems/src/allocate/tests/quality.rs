@@ -158,3 +158,37 @@ fn the_same_graph_gets_the_same_bytes_whatever_was_planned_before() {
         assert_eq!((allocated.places, allocated.buffers), (fresh.places, fresh.buffers));
     }
 }
+
+/// What a block costs: `cargo test --release -p entensor-systems --lib speed -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints times"]
+fn speed() {
+    let prompt = Llama { tokens: 512, ..SMOL };
+    let models = [
+        ("decode", SMOL),
+        ("prompt", prompt),
+        ("prompt flash", Llama { flash: true, ..prompt }),
+        ("moe prompt flash", Llama { experts: 4, ffn: 384, flash: true, ..prompt }),
+    ];
+    for (name, model) in models {
+        for layers in [35, 357, 3570, 35_700] {
+            let live = nets::llama(Llama { layers, ..model }).live(32, u64::MAX);
+            let (mut sweep, mut allocated) = (Sweep::default(), Allocated::default());
+            let mut runs: Vec<f64> = (0..9)
+                .map(|_| {
+                    let start = std::time::Instant::now();
+                    super::super::place(&live, &mut sweep, &mut allocated).expect("small");
+                    start.elapsed().as_nanos() as f64 / live.blocks.len() as f64
+                })
+                .collect();
+            runs.sort_by(f64::total_cmp);
+            let ratio = allocated.planned_bytes() as f64 / allocated.lower_bound_bytes as f64;
+            println!(
+                "{name:<18} {:>7} blocks {:6.1} ns a block, at best {:6.1}, {ratio:.4}",
+                live.blocks.len(),
+                runs[4],
+                runs[0]
+            );
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! "Unchanged" as one integer compare: hooks on what is baked into plans bump counters.
 //!
-//! Every component whose value is baked into a plan is immutable, so the only way to change it is to insert it
-//! again, which runs [`bump_generation`] (on tensors, buffers and backends) or [`bump_own_generation`] (on graphs).
+//! Every component whose value is baked into a plan is immutable, so the only ways to change it are to insert it again and
+//! to remove it, which run [`bump_generation`] (on tensors, buffers and backends) or [`bump_own_generation`] (on graphs).
 
 use bevy_ecs::{lifecycle::HookContext, prelude::*, world::DeferredWorld};
 

@@ -18,12 +18,12 @@ pub struct GraphName(pub Arc<str>);
 
 /// The graph's tensors in creation order, which is the order of writes and of the reads around them.
 #[derive(Component, Clone, Debug, Default, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_own_generation)]
+#[component(immutable, on_insert = bump_own_generation, on_remove = bump_own_generation)]
 pub struct GraphTensors(#[entities] pub Vec<Entity>);
 
 /// The tensors that a run must produce.
 #[derive(Component, Clone, Debug, Default, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_own_generation)]
+#[component(immutable, on_insert = bump_own_generation, on_remove = bump_own_generation)]
 pub struct Wanted(#[entities] pub Vec<Entity>);
 
 /// Most times that inputs, outputs and copies can exist.
@@ -32,7 +32,7 @@ pub const MAX_PIPELINE_COPIES: u32 = 1024;
 /// How many times inputs, outputs and copies exist, so that runs can overlap; from 1 to
 /// [`MAX_PIPELINE_COPIES`], and taken for the nearest of these.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_own_generation)]
+#[component(immutable, on_insert = bump_own_generation, on_remove = bump_own_generation)]
 pub struct PipelineCopies(pub u32);
 
 impl Default for PipelineCopies {
@@ -72,12 +72,12 @@ impl GraphBundle {
 
 /// On a buffer entity: its name.
 #[derive(Component, Clone, Debug, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct BufferName(pub Arc<str>);
 
 /// On a buffer entity: backends of one buffer type share arenas.
 #[derive(Component, Clone, Debug, PartialEq, Eq, Hash)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct BufferType(pub Arc<str>);
 
 /// On a buffer entity: its size.
@@ -87,7 +87,7 @@ pub struct SizeBytes(pub u64);
 
 /// On a buffer entity: whether only its own buffer type understands the layout.
 #[derive(Component, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct Opaque(pub bool);
 
 /// On a buffer entity: the memory itself, alive as long as anything uses it.
@@ -156,7 +156,7 @@ pub struct BackendName(pub Arc<str>);
 
 /// On a backend entity: its place in the list.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct Priority(pub BackendIndex);
 
 /// On a backend entity: the backend.

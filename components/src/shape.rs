@@ -9,7 +9,7 @@ pub const MAX_DIMS: usize = 4;
 
 /// Elements per axis, **fastest axis first** (as in ggml and GGUF); unused axes are 1.
 #[derive(Component, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct Shape(pub [u64; MAX_DIMS]);
 
 impl Shape {
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Shape {
 
 /// Bytes from one element to the next along each axis. For block dtypes the first is the bytes of one block.
 #[derive(Component, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct Strides(pub [u64; MAX_DIMS]);
 
 impl Strides {

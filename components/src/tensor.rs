@@ -18,17 +18,17 @@ pub struct BackendIndex(pub u32);
 
 /// The tensor's name, unique in its graph.
 #[derive(Component, Clone, Debug, PartialEq, Eq, Hash)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct TensorName(pub Arc<str>);
 
 /// The operands, in the order of the op's constructor.
 #[derive(Component, Clone, Debug, Default, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct Sources(#[entities] pub SmallVec<[Entity; 3]>);
 
 /// Whose memory a view is: always a root, never a view of a view. Writers are views of their target's root.
 #[derive(Component, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct ViewSrc {
     /// The root, if the tensor is a view.
     #[entities]
@@ -39,7 +39,7 @@ pub struct ViewSrc {
 
 /// What the user said of a tensor's contents.
 #[derive(Component, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct TensorFlags {
     /// Written by the user before each run; its memory is stable.
     pub input: bool,
@@ -49,7 +49,7 @@ pub struct TensorFlags {
 
 /// The user's wish where a tensor should be.
 #[derive(Component, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct Pinned(pub Option<BackendIndex>);
 
 /// The planner's answer where a tensor is. Systems between the passes may read and write it.
@@ -168,7 +168,7 @@ pub struct CopyOf(#[entities] pub Entity);
 
 /// Where existing memory of a tensor lies; `None` for planned memory.
 #[derive(Component, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct StoredIn(pub Option<Stored>);
 
 /// A place in a buffer.

@@ -49,7 +49,7 @@ macro_rules! dtype_table {
         ///
         /// Immutable as a component: inserting another value re-plans the graphs that use the tensor.
         #[derive(Component, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[component(immutable, on_insert = bump_generation)]
+        #[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
         pub enum DType {
             $(#[doc = $doc] $variant,)+
         }

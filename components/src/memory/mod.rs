@@ -20,7 +20,7 @@ use crate::{backend::BackendError, generation::bump_generation};
 
 /// The kind of memory a buffer lies in: `host`, `device0`, … Backends say which kinds they can use.
 #[derive(Component, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct MemoryKind(pub Arc<str>);
 
 impl MemoryKind {
@@ -48,7 +48,7 @@ impl std::fmt::Display for MemoryKind {
 
 /// What a buffer is used for.
 #[derive(Component, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[component(immutable, on_insert = bump_generation)]
+#[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub enum Usage {
     /// Anything: a KV cache, state.
     #[default]

@@ -213,6 +213,25 @@ pub struct TensorBundle {
     pub copies: TensorCopies,
 }
 
+/// What a copy has: what it is a copy of, what it looks like, and where it is. What made it and who wants it is its source's.
+#[derive(Bundle, Clone, Debug)]
+pub struct CopyBundle {
+    /// The graph whose plan has it; first, so that hooks of the others find it.
+    pub in_graph: InGraph,
+    /// What it is a copy of.
+    pub copy_of: CopyOf,
+    /// `BACKEND#NAME#SLOT`.
+    pub name: TensorName,
+    /// Element type.
+    pub dtype: DType,
+    /// Elements per axis.
+    pub shape: Shape,
+    /// Bytes per axis.
+    pub strides: Strides,
+    /// The backend that reads it.
+    pub backend_id: BackendId,
+}
+
 impl TensorBundle {
     /// A leaf without memory: scratch, or an input once its flag is set.
     #[must_use]

@@ -86,7 +86,13 @@ pub fn probe(
 }
 
 /// Nodes that end up on one backend have one answer: who cannot run one of them can run none.
-fn join_answers(members: &[u32], nodes: &NodeTable, backends: usize, support: &mut SupportMasks, refusals: &mut Refusals) {
+fn join_answers(
+    members: &[u32],
+    nodes: &NodeTable,
+    backends: usize,
+    support: &mut SupportMasks,
+    refusals: &mut Refusals,
+) {
     for backend in 0..backends {
         let Some(&against) = members.iter().find(|&&m| !support.0.get(m as usize, backend)) else { continue };
         let name = &nodes.names[against as usize];

@@ -56,7 +56,13 @@ impl NullBackend {
     #[must_use]
     pub fn new(config: NullConfig) -> Self {
         let refuses_nothing = config.refused_ops.is_empty() && config.dtypes == DTypeSet::ALL;
-        Self { refuses_nothing, config, buffers: HostBuffers::default(), sizes: Mutex::default(), submits: Arc::default() }
+        Self {
+            refuses_nothing,
+            config,
+            buffers: HostBuffers::default(),
+            sizes: Mutex::default(),
+            submits: Arc::default(),
+        }
     }
 
     /// How many splits were submitted.

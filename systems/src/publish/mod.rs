@@ -4,21 +4,22 @@
 //! Invariants: the only structural change of all passes; on an error nothing of the graph's old plan is left half replaced.
 //! Cost: linear, plus the backends' allocation and preparation. Source: DESIGN "publish".
 
+mod shown;
+
 use std::sync::Arc;
 
 use bevy_ecs::prelude::*;
-use entensor_components::{
-    BackendId, BackendIndex, Cause, CopyOf, DeviceBuffer, Generation, InGraph, SharedGeneration, SplitInputs,
-    SplitNodes, SplitOf, TensorBundle, TensorCopies, TensorCopy, Usage,
-};
+use entensor_components::{BackendId, BackendIndex, Cause, DeviceBuffer, Generation, SharedGeneration, Usage};
+
+pub use shown::unpublish;
 
 use crate::{
     cache::PlanCache,
-    columns::{NodeMemory, NodeOrder, PlanSalt, Planning, index_u32},
+    columns::{NodeMemory, NodeOrder, PlanSalt, Planning},
     error::{LiveTensor, PlanError},
     fallback::{PlannedCopies, fall_back},
     index::Gathered,
-    plan::{Binding, Held, Plan, PlanBuffer, build_plan},
+    plan::{Binding, Plan, PlanBuffer, build_plan},
     status::{GraphStatus, PassResult, PlanCounters, PlanStatus},
 };
 
@@ -130,8 +131,7 @@ pub fn publish(world: &mut World) -> PassResult {
     let existing: Vec<Arc<DeviceBuffer>> =
         world.resource::<NodeMemory>().buffers.iter().map(|b| Arc::clone(&b.memory)).collect();
     let entities = Arc::clone(&world.resource::<NodeOrder>().entities);
-    unpublish(world, graph);
-    let published = spawn_entities(world, graph, &plan, &entities);
+    let published = shown::show(world, graph, &plan, &entities);
     let (binding, arena_epoch) = bind(world, arena, &plan, &existing);
     let seen = seen(world, graph);
     // The same plan in the same memory goes on where it was: what was written for the next slot stays valid.
@@ -252,56 +252,6 @@ pub fn rebind(world: &mut World, graph: Entity) -> Result<(), PlanError> {
         current.arena_epoch = epoch;
     }
     Ok(())
-}
-
-/// Removes a graph's plan and what it published: split and copy entities, and the notes of copies on their sources.
-pub fn unpublish(world: &mut World, graph: Entity) {
-    let Some(old) = world.get_entity_mut(graph).ok().and_then(|mut graph| graph.take::<GraphPlan>()) else { return };
-    for copy in &old.plan.copies {
-        let entity = old.entities[copy.source as usize];
-        if let Some(mut copies) = world.get_mut::<TensorCopies>(entity)
-            && !copies.0.is_empty()
-        {
-            copies.0.retain(|copy| copy.graph != graph);
-        }
-    }
-    for entity in old.published {
-        // A user may have despawned it already.
-        world.try_despawn(entity).ok();
-    }
-}
-
-fn spawn_entities(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity]) -> Vec<Entity> {
-    let mut published = Vec::new();
-    for allocation in &plan.allocations {
-        let Held::Copy(copy) = allocation.held else { continue };
-        let record = plan.copies[copy as usize];
-        let source = entities[record.source as usize];
-        let bundle = TensorBundle {
-            in_graph: InGraph(Some(graph)),
-            backend_id: BackendId(Some(BackendIndex(record.backend))),
-            ..TensorBundle::leaf(plan.allocation_name(allocation), plan.table.descs[record.source as usize])
-        };
-        let entity = world.spawn((bundle, CopyOf(source))).id();
-        published.push(entity);
-        if let Some(mut copies) = world.get_mut::<TensorCopies>(source) {
-            let backend = BackendIndex(record.backend);
-            copies.0.push(TensorCopy { graph, backend, slot: allocation.slot, copy: entity });
-        }
-    }
-    for (index, split) in plan.splits.iter().enumerate() {
-        let nodes = plan.split_nodes(split).iter().map(|&n| entities[n as usize]).collect();
-        let inputs =
-            plan.split_inputs(split).iter().map(|&c| entities[plan.copies[c as usize].source as usize]).collect();
-        let split = (
-            SplitOf { graph, index: index_u32(index) },
-            BackendId(Some(BackendIndex(split.backend))),
-            SplitNodes(nodes),
-            SplitInputs(inputs),
-        );
-        published.push(world.spawn(split).id());
-    }
-    published
 }
 
 /// The largest tensors alive at the step where memory peaks.

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use bevy_ecs::prelude::*;
 use entensor_components::{
-    BackendId, BackendIndex, Cause, CopyOf, DeviceBuffer, Generation, InGraph, SharedGeneration, SplitInputs,
-    SplitNodes, SplitOf, TensorBundle, TensorCopies, TensorCopy, Usage,
+    BackendId, BackendIndex, Cause, CopyOf, DeviceBuffer, Generation, GraphTensors, InGraph, SharedGeneration,
+    SplitInputs, SplitNodes, SplitOf, TensorBundle, TensorCopies, TensorCopy, Usage,
 };
 
 use crate::{
     cache::PlanCache,
-    columns::{NodeMemory, NodeOrder, PlanSalt, Planning, index_u32},
+    columns::{NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning, index_u32},
     error::{LiveTensor, PlanError},
     fallback::{PlannedCopies, fall_back},
     index::Gathered,
@@ -93,6 +93,7 @@ pub fn publish(world: &mut World) -> PassResult {
     if world.get_entity(graph).is_err() {
         return Err(PlanError::UnknownGraph);
     }
+    check_tensors(world, graph)?;
     let cached = match world.resource::<PlanStatus>() {
         PlanStatus::Cached(plan) => Some(Arc::clone(plan)),
         _ => None,
@@ -144,6 +145,20 @@ pub fn publish(world: &mut World) -> PassResult {
     world.entity_mut(graph).insert((plan, gathered, GraphStatus::Planned));
     *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
     Ok(changed)
+}
+
+/// Systems between the passes may have despawned what is planned.
+fn check_tensors(world: &World, graph: Entity) -> Result<(), PlanError> {
+    if !world.resource::<PlacementSync>().0 {
+        return Ok(());
+    }
+    let entities = &world.resource::<NodeOrder>().entities;
+    let Some((node, gone)) = entities.iter().enumerate().find(|(_, entity)| world.get_entity(**entity).is_err()) else {
+        return Ok(());
+    };
+    let listed =
+        world.get::<GraphTensors>(graph).and_then(|tensors| tensors.0.iter().position(|tensor| tensor == gone));
+    Err(PlanError::MissingTensor { position: listed.unwrap_or(node) })
 }
 
 /// What a plan of this graph would be made from now.

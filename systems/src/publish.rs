@@ -94,6 +94,7 @@ pub fn publish(world: &mut World) -> PassResult {
         return Err(PlanError::UnknownGraph);
     }
     check_tensors(world, graph)?;
+    let before = seen(world, graph);
     let cached = match world.resource::<PlanStatus>() {
         PlanStatus::Cached(plan) => Some(Arc::clone(plan)),
         _ => None,
@@ -140,8 +141,10 @@ pub fn publish(world: &mut World) -> PassResult {
     let changed = plan.splits.len();
     let plan = GraphPlan { plan, seen, binding, existing, entities, arena, arena_epoch, published, slot };
     let mut gathered = std::mem::take(&mut world.resource_mut::<Gathered>().0);
-    // Copies that were spawned are the plan's, and no change of the graph.
-    (gathered.generation, gathered.shared_generation) = (seen.generation, seen.shared);
+    // Copies that were spawned are the plan's, and no change of the graph. What others changed since it was gathered is one.
+    if (gathered.generation, gathered.shared_generation) == (before.generation, before.shared) {
+        (gathered.generation, gathered.shared_generation) = (seen.generation, seen.shared);
+    }
     world.entity_mut(graph).insert((plan, gathered, GraphStatus::Planned));
     *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
     Ok(changed)

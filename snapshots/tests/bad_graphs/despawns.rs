@@ -128,9 +128,12 @@ fn despawned_before_planning() {
 }
 
 /// Places between the passes where a user's system may stand.
-const GAPS: usize = 7;
+pub(super) const GAPS: usize = 7;
 
-fn in_gap(gap: usize, system: impl Fn(&mut World) + Send + Sync + 'static) -> ScheduleConfigs<ScheduleSystem> {
+pub(super) fn in_gap(
+    gap: usize,
+    system: impl Fn(&mut World) + Send + Sync + 'static,
+) -> ScheduleConfigs<ScheduleSystem> {
     let system = move |world: &mut World| system(world);
     match gap {
         0 => system.before(PlanSystems::Assign),

@@ -1,13 +1,19 @@
 //! Components edited by hand, each into something that no graph may hold.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bevy_ecs::prelude::*;
 use entensor_components::{
     BackendIndex, DType, GraphTensors, InGraph, Op, Pinned, PipelineCopies, Shape, Sources, Stored, StoredIn, Strides,
     TensorBundle, TensorDesc, TensorFlags, ViewSrc, Wanted,
 };
-use entensor_systems::{Backends, PlanError};
+use entensor_systems::{Backends, Plan, PlanError};
 
-use super::{BASE, Planned, outcome, spawn, tensor};
+use super::{
+    BASE, Planned,
+    despawns::{GAPS, in_gap},
+    outcome, spawn, tensor,
+};
 
 fn sources(planned: &mut Planned, node: &str, sources: &[&str]) {
     let sources = sources.iter().map(|name| tensor(planned, name)).collect();
@@ -317,5 +323,22 @@ fn a_computed_input_is_refused() {
             let error = outcome(&mut planned).expect_err("it is computed");
             assert_eq!(error.node(), Some(node), "{error}");
         }
+    }
+}
+
+/// What a system edits between the passes comes too late for that plan, but not for the next one.
+#[test]
+fn edits_between_two_passes_are_in_the_next_plan() {
+    for gap in 1..GAPS {
+        let mut planned = spawn(BASE);
+        let (s, armed) = (tensor(&planned, "s"), AtomicBool::new(true));
+        planned.schedule.add_systems(in_gap(gap, move |world| {
+            if armed.swap(false, Ordering::Relaxed) {
+                world.entity_mut(s).insert(Pinned(Some(BackendIndex(1))));
+            }
+        }));
+        let pin = |plan: &Plan| plan.node(plan.find("s").expect("it is wanted")).pin;
+        assert_eq!(pin(&outcome(&mut planned).expect("it is good")), None, "gap {gap}");
+        assert_eq!(pin(&outcome(&mut planned).expect("it may be there")), Some(1), "gap {gap}");
     }
 }

@@ -9,13 +9,15 @@ mod shown;
 use std::sync::Arc;
 
 use bevy_ecs::prelude::*;
-use entensor_components::{BackendId, BackendIndex, Cause, DeviceBuffer, Generation, SharedGeneration, Usage};
+use entensor_components::{
+    BackendId, BackendIndex, Cause, DeviceBuffer, Generation, GraphTensors, SharedGeneration, Usage,
+};
 
 pub use shown::unpublish;
 
 use crate::{
     cache::PlanCache,
-    columns::{NodeMemory, NodeOrder, PlanSalt, Planning},
+    columns::{NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning},
     error::{LiveTensor, PlanError},
     fallback::{PlannedCopies, fall_back},
     index::Gathered,
@@ -94,6 +96,8 @@ pub fn publish(world: &mut World) -> PassResult {
     if world.get_entity(graph).is_err() {
         return Err(PlanError::UnknownGraph);
     }
+    check_tensors(world, graph)?;
+    let before = seen(world, graph);
     let cached = match world.resource::<PlanStatus>() {
         PlanStatus::Cached(plan) => Some(Arc::clone(plan)),
         _ => None,
@@ -139,11 +143,27 @@ pub fn publish(world: &mut World) -> PassResult {
     let changed = plan.splits.len();
     let plan = GraphPlan { plan, seen, binding, existing, entities, arena, arena_epoch, published, slot };
     let mut gathered = std::mem::take(&mut world.resource_mut::<Gathered>().0);
-    // Copies that were spawned are the plan's, and no change of the graph.
-    (gathered.generation, gathered.shared_generation) = (seen.generation, seen.shared);
+    // Copies that were spawned are the plan's, and no change of the graph. What others changed since it was gathered is one.
+    if (gathered.generation, gathered.shared_generation) == (before.generation, before.shared) {
+        (gathered.generation, gathered.shared_generation) = (seen.generation, seen.shared);
+    }
     world.entity_mut(graph).insert((plan, gathered, GraphStatus::Planned));
     *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
     Ok(changed)
+}
+
+/// Systems between the passes may have despawned what is planned.
+fn check_tensors(world: &World, graph: Entity) -> Result<(), PlanError> {
+    if !world.resource::<PlacementSync>().0 {
+        return Ok(());
+    }
+    let entities = &world.resource::<NodeOrder>().entities;
+    let Some((node, gone)) = entities.iter().enumerate().find(|(_, entity)| world.get_entity(**entity).is_err()) else {
+        return Ok(());
+    };
+    let listed =
+        world.get::<GraphTensors>(graph).and_then(|tensors| tensors.0.iter().position(|tensor| tensor == gone));
+    Err(PlanError::MissingTensor { position: listed.unwrap_or(node) })
 }
 
 /// What a plan of this graph would be made from now.

@@ -18,22 +18,6 @@ pub(super) fn ggml_op(kind: OpKind) -> Option<sys::ggml_op> {
         K::Log => sys::GGML_OP_LOG,
         K::Clamp => sys::GGML_OP_CLAMP,
         K::LeakyRelu => sys::GGML_OP_LEAKY_RELU,
-        K::Exp
-        | K::Neg
-        | K::Abs
-        | K::Sgn
-        | K::Step
-        | K::Relu
-        | K::Elu
-        | K::Sigmoid
-        | K::Tanh
-        | K::Silu
-        | K::Gelu
-        | K::GeluQuick
-        | K::GeluErf
-        | K::Hardsigmoid
-        | K::Hardswish
-        | K::Softplus => sys::GGML_OP_UNARY,
         K::Swiglu | K::Geglu | K::Reglu => sys::GGML_OP_GLU,
         K::RmsNorm => sys::GGML_OP_RMS_NORM,
         K::Norm => sys::GGML_OP_NORM,
@@ -77,6 +61,9 @@ pub(super) fn ggml_op(kind: OpKind) -> Option<sys::ggml_op> {
         K::Transpose => sys::GGML_OP_TRANSPOSE,
         // A convolution along one axis is two nodes in ggml; its recurrent ops are others.
         K::Conv1d | K::Lstm | K::Gru => return None,
+        // Most functions of one element are one op there, with the function as its parameter.
+        _ if kind.row().operands.len() == 1 && !kind.row().overwrites.is_empty() => sys::GGML_OP_UNARY,
+        _ => return None,
     })
 }
 

@@ -245,7 +245,7 @@ fn find_arenas(backends: &Backends, arenas: &mut Vec<Arena>, arena_of: &mut Vec<
 impl Columns<'_> {
     /// Items of roots in the order of nodes, which is that of steps: when a result asks for an operand's memory, the operand's
     /// item stands already. Copies come last, but their items are made first, since results may take over those too.
-    fn make_items(&self, uses: &Uses, arena_of: &[u32], copy_items: &mut Vec<LiveItem>, live: &mut Live) {
+    fn make_items(&self, uses: &mut Uses, arena_of: &[u32], copy_items: &mut Vec<LiveItem>, live: &mut Live) {
         copy_items.clear();
         live.copy_items = NONE;
         if !self.copies.is_empty() {
@@ -269,14 +269,14 @@ impl Columns<'_> {
 
     fn make_root_items<const PLAIN: bool>(
         &self,
-        uses: &Uses,
+        uses: &mut Uses,
         arena_of: &[u32],
         copy_items: &[LiveItem],
         live: &mut Live,
     ) {
         let end = uses.steps.saturating_sub(1);
         let nodes = self.roots.len();
-        let (places, flags, protected) = (&self.memory.place[..nodes], &self.flags[..nodes], &uses.protected[..nodes]);
+        let (places, flags) = (&self.memory.place[..nodes], &self.flags[..nodes]);
         let node_backends = &self.node_backends[..nodes];
         live.node_items.resize(nodes, NONE);
         live.items.reserve(nodes);
@@ -284,8 +284,12 @@ impl Columns<'_> {
             if root as usize != node || places[node].is_some() {
                 continue;
             }
-            let (first, last) = uses.steps_of(node);
-            let (input, output) = (flags[node].input, protected[node]);
+            let (mut first, last) = uses.steps_of(node);
+            if first == NONE && !flags[node].input {
+                self.find_first(uses);
+                first = uses.steps_of(node).0;
+            }
+            let (input, output) = (flags[node].input, uses.protected[node]);
             let (first, last) = if input { (0, end) } else { (first, if output { end } else { last }) };
             let at = live.items.len();
             live.node_items[node] = index_u32(at);

@@ -91,12 +91,13 @@ impl Columns<'_> {
 
     /// Whether all operands in the operand's memory read the operand itself, and may do so while it is overwritten.
     fn reads_alone(&self, node: usize, operand: u32, root: usize, overwrites: &[usize]) -> bool {
-        let desc = &self.descs[operand as usize];
-        self.sources.of(node).iter().enumerate().all(|(i, &source)| {
-            let s = source as usize;
-            let same = || source == operand || (self.offsets[s] == 0 && self.descs[s] == *desc);
-            self.root(source) != root || (overwrites.contains(&i) && same())
-        })
+        let (sources, desc) = (self.sources.of(node), &self.descs[operand as usize]);
+        sources.len() == 1
+            || sources.iter().enumerate().all(|(i, &source)| {
+                let s = source as usize;
+                let same = || source == operand || (self.offsets[s] == 0 && self.descs[s] == *desc);
+                self.root(source) != root || (overwrites.contains(&i) && same())
+            })
     }
 }
 

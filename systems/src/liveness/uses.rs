@@ -18,7 +18,9 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// First and last step of a root. What nobody uses still has a place, in the first step.
+    /// First and last step of a root; the first is [`NONE`] for leaves until [`Columns::find_first`] looks for it. What nobody
+    /// uses still has a place, in the first step.
+    #[inline]
     pub(super) fn steps_of(&self, root: usize) -> (u32, u32) {
         let (first, last) = (self.first[root], self.last[root]);
         if last == NONE { (0, 0) } else { (first, last) }
@@ -70,7 +72,7 @@ impl Columns<'_> {
     /// Fills the columns anew.
     ///
     /// Most roots are computed, so their first step is their own, and every other touch only moves the last step: nothing is read
-    /// back. The first steps of scratch leaves are found by going through all touches once more, backwards.
+    /// back. The first steps of scratch leaves, which few graphs have, are left to [`Self::find_first`].
     pub(super) fn find_uses(&self, uses: &mut Uses) {
         let nodes = self.roots.len();
         for steps in [&mut uses.first, &mut uses.last] {
@@ -87,16 +89,7 @@ impl Columns<'_> {
                 uses.protected[root as usize] = true;
             }
         }
-        if self.copies.is_empty() {
-            self.find_last_on_one_memory(uses)
-        } else {
-            self.find_last(uses)
-        }
-        let (first, last) = (&uses.first, &uses.last);
-        let is_scratch = |root: usize| !self.flags[root].input && self.memory.place[root].is_none();
-        if (0..nodes).any(|root| first[root] == NONE && last[root] != NONE && is_scratch(root)) {
-            self.find_first(uses);
-        }
+        if self.copies.is_empty() { self.find_last_on_one_memory(uses) } else { self.find_last(uses) }
     }
 
     fn find_last_on_one_memory(&self, uses: &mut Uses) {
@@ -150,7 +143,8 @@ impl Columns<'_> {
     }
 
     /// The same touches from the last to the first: what is written last comes first.
-    fn find_first(&self, uses: &mut Uses) {
+    #[cold]
+    pub(super) fn find_first(&self, uses: &mut Uses) {
         let first = uses.first.as_mut_slice();
         let mut step = uses.steps;
         for split in self.splits.iter().rev() {

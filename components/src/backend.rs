@@ -118,13 +118,47 @@ pub struct NodeDesc {
     pub operands: Vec<TensorRef>,
 }
 
-/// A run of nodes for one backend, in order.
+/// A run of nodes for one backend, in order, written out: for tests of backends, and for wrappers that change nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SplitDesc {
     /// The nodes.
     pub nodes: Vec<NodeDesc>,
     /// How many memories a run is given.
     pub memory_slots: u32,
+}
+
+/// A split as its backend reads it, node by node: a plan keeps columns, and makes a node's description when it is asked for.
+pub trait SplitView {
+    /// How many nodes there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The node at a place in the split.
+    ///
+    /// # Panics
+    /// At or behind [`Self::len`].
+    fn node(&self, index: usize) -> NodeDesc;
+
+    /// How many memories a run is given.
+    fn memory_slots(&self) -> u32;
+}
+
+impl SplitView for SplitDesc {
+    fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn node(&self, index: usize) -> NodeDesc {
+        self.nodes[index].clone()
+    }
+
+    fn memory_slots(&self) -> u32 {
+        self.memory_slots
+    }
 }
 
 /// The result of a submission.
@@ -258,7 +292,12 @@ pub trait Backend: Send + Sync {
 
     /// Bytes that a tensor takes in its buffers, padding included.
     fn allocation_bytes(&self, desc: &TensorDesc) -> u64 {
-        desc.size_bytes().next_multiple_of(self.capabilities().pad_bytes.max(1))
+        let (size_bytes, pad_bytes) = (desc.size_bytes(), self.capabilities().pad_bytes);
+        if pad_bytes <= 1 {
+            return size_bytes;
+        }
+        // What no buffer can hold is refused where buffers are planned.
+        size_bytes.checked_next_multiple_of(pad_bytes).unwrap_or(u64::MAX)
     }
 
     /// Allocates a zeroed buffer. May block.
@@ -304,7 +343,7 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     /// Out of memory, device lost, or a node that it does not support.
-    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError>;
+    fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError>;
 
     /// Marks this point of the queue; 0 for backends without events.
     ///

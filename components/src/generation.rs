@@ -6,8 +6,10 @@
 use bevy_ecs::{lifecycle::HookContext, prelude::*, world::DeferredWorld};
 
 /// The graph that a tensor was made for; `None` for leaves that several graphs share.
+///
+/// A tensor that leaves its graph counts as a change of the graph that it leaves.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
-#[component(immutable)]
+#[component(immutable, on_discard = bump_generation)]
 pub struct InGraph(#[entities] pub Option<Entity>);
 
 /// On a graph: counts the changes of anything that its plan is made from.

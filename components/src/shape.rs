@@ -45,6 +45,7 @@ impl Shape {
 
     /// Whether any axis is zero.
     #[must_use]
+    #[inline]
     pub fn is_empty(self) -> bool {
         self.0.contains(&0)
     }
@@ -179,6 +180,7 @@ impl TensorDesc {
 
     /// Bytes from the first to just past the last element, holes of the strides included; `None` on overflow.
     #[must_use]
+    #[inline]
     pub fn span_bytes(&self) -> Option<u64> {
         if self.shape.is_empty() {
             return Some(0);
@@ -200,12 +202,14 @@ impl TensorDesc {
     /// # Panics
     /// Never for a description from [`TensorDesc::packed`], the op rules or a checked view.
     #[must_use]
+    #[inline]
     pub fn size_bytes(&self) -> u64 {
         self.span_bytes().expect("descriptions are checked for overflow when they are made")
     }
 
     /// Whether elements of a row lie next to each other.
     #[must_use]
+    #[inline]
     pub fn is_row_packed(&self) -> bool {
         self.strides.0[0] == self.dtype.block_bytes()
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use entensor_components::{BackendError, DType, OpError, ParamError, Shape, ShapeError};
-use entensor_systems::{Pass, PlanError, Violation};
+use entensor_systems::{InvalidSchedule, Pass, PlanError, Violation};
 
 use crate::registry::RegistryError;
 
@@ -116,6 +116,9 @@ pub enum EngineError {
     /// The World was not set up for graphs.
     #[error("this World has no engine; call `Engine::builder()….build_in(&mut world)` once before `Engine::over`")]
     NotInstalled,
+    /// Systems that were added to the plan schedule, or their orders, do not fit together.
+    #[error(transparent)]
+    Schedule(#[from] InvalidSchedule),
     /// The graph was removed, or never added to this engine.
     #[error("the graph is not in this engine (any more)")]
     UnknownGraph,
@@ -213,6 +216,7 @@ impl EngineError {
             Self::Backend { .. } => "Backend",
             Self::Shape { .. } => "Shape",
             Self::NotInstalled => "NotInstalled",
+            Self::Schedule(_) => "Schedule",
             Self::UnknownGraph => "UnknownGraph",
             Self::UnknownTensor => "UnknownTensor",
             Self::UnknownBuffer => "UnknownBuffer",

@@ -1,62 +1,22 @@
 //! Graphs as entities: adding, removing, wishes.
 
-use std::{borrow::BorrowMut, sync::Arc};
+use std::borrow::BorrowMut;
 
 use bevy_ecs::prelude::*;
-use entensor_components::{
-    BackendIndex, GraphBundle, GraphTensors, InGraph, Pinned, PipelineCopies, Sources, TensorBundle, TensorName,
-    ViewSrc, Wanted,
-};
-use entensor_systems::{GraphStatus, OwnArena, UsesArena, publish};
+use entensor_components::{BackendIndex, GraphTensors, InGraph, Pinned, Wanted};
+use entensor_systems::{Nodes, OwnArena, Planning, publish};
 
 use crate::{
-    builder::{GraphBuilder, Origin, Tensor},
-    engine::{BuiltBy, Engine, GraphId, InputState},
+    builder::{GraphBuilder, Tensor},
+    engine::{BuiltBy, Engine, GraphId},
     error::EngineError,
+    spawn::spawn_graph,
 };
 
 impl<W: BorrowMut<World>> Engine<W> {
     /// Adds a graph: its tensors become entities.
     pub fn add_graph(&mut self, graph: GraphBuilder) -> GraphId {
-        let world = self.world_mut();
-        let entity = world
-            .spawn((
-                GraphBundle::new(Arc::clone(&graph.name)),
-                InputState::default(),
-                BuiltBy(graph.id),
-                GraphStatus::default(),
-            ))
-            .id();
-        let mut entities: Vec<Entity> = Vec::with_capacity(graph.nodes.len());
-        for node in graph.nodes {
-            let (op, sources, root, offset_bytes) = match node.origin {
-                Origin::Shared(shared) => {
-                    entities.push(shared);
-                    continue;
-                }
-                Origin::Own { op, sources, root, offset_bytes } => (op, sources, root, offset_bytes),
-            };
-            let bundle = TensorBundle {
-                in_graph: InGraph(Some(entity)),
-                name: TensorName(node.name),
-                dtype: node.desc.dtype,
-                shape: node.desc.shape,
-                strides: node.desc.strides,
-                op,
-                sources: Sources(sources.iter().map(|&s| entities[s as usize]).collect()),
-                view_src: ViewSrc { root: root.map(|r| entities[r as usize]), offset_bytes },
-                flags: node.flags,
-                pinned: Pinned(node.pin),
-                ..TensorBundle::leaf("".into(), node.desc)
-            };
-            entities.push(world.spawn(bundle).id());
-        }
-        let mut graph_entity = world.entity_mut(entity);
-        graph_entity.insert((GraphTensors(entities), PipelineCopies(graph.copies)));
-        if let Some(arena) = graph.arena {
-            graph_entity.insert(UsesArena(arena));
-        }
-        GraphId(entity)
+        GraphId(spawn_graph(self.world_mut(), graph))
     }
 
     /// Removes a graph with its tensors and its plan. Shared tensors stay.
@@ -66,6 +26,10 @@ impl<W: BorrowMut<World>> Engine<W> {
         let own = tensors.into_iter().filter(|&t| world.get::<InGraph>(t) == Some(&InGraph(Some(graph.0))));
         let mut doomed: Vec<Entity> = own.collect();
         publish::unpublish(world, graph.0);
+        // What the passes left is of no use without the graph, and holds its names.
+        if world.get_resource::<Planning>() == Some(&Planning(graph.0)) {
+            world.insert_resource(Nodes::default());
+        }
         let Ok(mut entity) = world.get_entity_mut(graph.0) else { return };
         if let Some(arena) = entity.take::<OwnArena>() {
             doomed.push(arena.0);

@@ -169,7 +169,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         let Some((node, place)) = located(plan, target.entity, slot) else {
             return Err(EngineError::NotReadable { tensor: target.name });
         };
-        let flags = plan.plan.nodes[node].flags;
+        let flags = plan.plan.flags[node];
         let Some(backend) = owner(&plan.plan, &place).filter(|_| flags.input || flags.output) else {
             return Err(EngineError::NotReadable { tensor: target.name });
         };

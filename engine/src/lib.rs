@@ -18,6 +18,7 @@ mod memory;
 mod registry;
 mod run;
 mod setup;
+mod spawn;
 
 pub use builder::{GraphBuilder, Tensor};
 pub use engine::{ArenaId, BufferId, Engine, GraphId, TensorId};

@@ -5,8 +5,8 @@ use std::{borrow::BorrowMut, sync::Arc};
 use bevy_ecs::prelude::*;
 use entensor_components::{Cause, DType, GraphName, GraphTensors, Shape};
 use entensor_systems::{
-    Arena, GraphPlan, Pass, Plan, PlanCounters, PlanNode, PlanReason, PlanSchedule, PlanStatus, Planning, publish,
-    verify,
+    Arena, GraphPlan, Pass, Plan, PlanCache, PlanCounters, PlanNode, PlanReason, PlanSchedule, PlanStatus, Planning,
+    publish, run_plan_schedule, verify,
 };
 
 use crate::{
@@ -70,19 +70,56 @@ impl<W: BorrowMut<World>> Engine<W> {
         *world.resource_mut::<PlanCounters>().reasons.entry(reason).or_default() += 1;
         world.insert_resource(Planning(graph.0));
         *world.resource_mut::<PlanStatus>() = PlanStatus::Planning;
-        world.run_schedule(PlanSchedule);
+        run_plan_schedule(world)?;
         self.take_failure(graph)?;
         self.after_planning(graph, old)?;
         Ok(true)
     }
 
+    /// Plans a graph and makes its memory without running it. Reserve for the largest graphs that will share an arena: smaller
+    /// ones then run without another allocation, each planned once when it first runs. Never gives memory back, so it costs
+    /// nothing to say again.
+    ///
+    /// # Errors
+    /// As [`Self::plan`]; what was reserved before stays, unless the new memory was to take its place.
+    ///
+    /// ```
+    /// use entensor::{DType, Engine, GraphBuilder};
+    ///
+    /// let mut engine = Engine::builder().backend("cpu:threads=1").build()?;
+    /// let arena = engine.new_arena();
+    /// let mut graph_of = |rows: u64| -> Result<_, Box<dyn std::error::Error>> {
+    ///     let mut g = GraphBuilder::new(format!("{rows} rows"));
+    ///     g.share_arena(arena);
+    ///     let x = g.input("x", DType::F32, &[8, rows])?;
+    ///     let y = g.silu(x)?;
+    ///     g.output("y", y)?;
+    ///     Ok(engine.add_graph(g))
+    /// };
+    /// let (large, small) = (graph_of(512)?, graph_of(3)?);
+    /// engine.reserve(large)?;
+    /// engine.plan(small)?; // finds its memory already there
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn reserve(&mut self, graph: GraphId) -> Result<(), EngineError> {
+        self.plan(graph)?;
+        let rebound = self.world().get::<GraphPlan>(graph.0).is_some_and(|plan| {
+            let arena = self.world().get::<Arena>(plan.arena);
+            arena.is_some_and(|arena| arena.epoch != plan.arena_epoch)
+        });
+        // Another graph's growth may have taken the arena's buffers while it failed.
+        if rebound { self.hold_arena(graph) } else { Ok(()) }
+    }
+
     fn after_planning(&mut self, graph: GraphId, old: Option<(*const Plan, u64)>) -> Result<(), EngineError> {
         let verify_plans = self.world().get_resource::<VerifyPlans>().is_some_and(|v| v.0);
         let Some(plan) = self.world().get::<GraphPlan>(graph.0) else { return Err(EngineError::UnknownGraph) };
-        let (nodes, new) = (plan.plan.nodes.len(), (Arc::as_ptr(&plan.plan), plan.arena_epoch));
+        let (nodes, new) = (plan.plan.node_count(), (Arc::as_ptr(&plan.plan), plan.arena_epoch));
         if verify_plans && old.map(|o| o.0) != Some(new.0) {
             let checked = verify(&plan.plan);
             if let Err(violations) = checked {
+                let plan = Arc::clone(&plan.plan);
+                self.world_mut().resource_mut::<PlanCache>().remove(&plan);
                 publish::unpublish(self.world_mut(), graph.0);
                 return Err(EngineError::Verify { graph: self.graph_name(graph), violations });
             }
@@ -156,7 +193,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         }
         world.insert_resource(Planning(graph.0));
         *world.resource_mut::<PlanStatus>() = PlanStatus::Computing;
-        world.run_schedule(PlanSchedule);
+        run_plan_schedule(world)?;
         self.take_failure(graph)?;
         if let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0) {
             state.ran_slot = Some(slot);
@@ -171,11 +208,12 @@ impl<W: BorrowMut<World>> Engine<W> {
     fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {
         let (plan, state) = (self.world().get::<GraphPlan>(graph.0), self.world().get::<InputState>(graph.0));
         let (Some(plan), Some(state)) = (plan, state) else { return Err(EngineError::UnknownGraph) };
-        let leaves = plan.plan.nodes[..plan.plan.leaves].iter().enumerate();
-        for (i, node) in leaves.filter(|(_, n)| n.flags.input && n.existing.is_none()) {
-            let empty = node.desc.shape.is_empty();
+        let plan = &plan.plan;
+        let inputs = (0..plan.leaves()).filter(|&i| plan.flags[i].input && plan.memory.place(i).is_none());
+        for i in inputs {
+            let empty = plan.table.descs[i].shape.is_empty();
             if !empty && !state.written.get(i).copied().unwrap_or(false) {
-                let (graph, tensor) = (self.graph_name(graph), Arc::clone(&node.name));
+                let (graph, tensor) = (self.graph_name(graph), Arc::clone(&plan.table.names[i]));
                 return Err(EngineError::InputNotWritten { graph, tensor });
             }
         }
@@ -189,15 +227,15 @@ impl<W: BorrowMut<World>> Engine<W> {
     pub fn explain(&mut self, graph: GraphId) -> Result<Vec<Explanation>, EngineError> {
         self.plan(graph)?;
         let plan = self.plan_of(graph).ok_or(EngineError::UnknownGraph)?;
-        let explain = |(i, node): (usize, &PlanNode)| Explanation {
-            node: Arc::clone(&node.name),
+        let explain = |node: PlanNode<'_>| Explanation {
+            node: Arc::clone(node.name),
             op: node.op.to_string(),
             shape: node.desc.shape,
             dtype: node.desc.dtype,
             backend: Arc::clone(&plan.backends[node.backend as usize].name),
             cause: node.cause,
-            why: plan.why(i),
+            why: plan.why(node.index as usize),
         };
-        Ok(plan.nodes.iter().enumerate().map(explain).collect())
+        Ok(plan.nodes().map(explain).collect())
     }
 }

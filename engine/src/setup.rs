@@ -4,7 +4,7 @@ use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
 use entensor_components::{Backend, BackendHandle, BackendIndex, BackendName, Priority};
-use entensor_systems::{Backends, Recording, init_resources, plan_schedule};
+use entensor_systems::{Backends, Recording, init_resources, install_plan_schedule};
 
 use crate::{
     engine::Engine,
@@ -112,7 +112,7 @@ impl EngineBuilder {
             world.spawn((name, Priority(BackendIndex(index)), BackendHandle(Arc::clone(backend))));
         }
         world.insert_resource(Backends(backends));
-        world.add_schedule(plan_schedule(self.recording));
+        install_plan_schedule(world, self.recording)?;
         Ok(Engine::new_in(owned))
     }
 }

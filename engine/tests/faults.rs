@@ -9,7 +9,7 @@ use entensor::{
     BackendError, BackendIndex, BuildError, DType, Engine, EngineError, GraphBuilder, GraphId, Tensor, TensorDesc,
     Usage,
     components::{
-        Backend, BufferKey, Capabilities, MemoryHandle, MemoryKind, MemoryReport, OpDesc, PreparedSplit, SplitDesc,
+        Backend, BufferKey, Capabilities, MemoryHandle, MemoryKind, MemoryReport, OpDesc, PreparedSplit, SplitView,
         Support, TensorCopies,
     },
 };
@@ -63,7 +63,7 @@ impl Backend for Failing {
         self.oracle.read(memory, offset_bytes, bytes)
     }
 
-    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
+    fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
         self.oracle.prepare(split)
     }
 

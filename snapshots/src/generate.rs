@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use entensor_components::{
-    DType, MAX_DIMS, OPS, Op, OpKind, PoolOp, RopeMode, Shape, SortOrder, TensorDesc, UpscaleMode,
+    DType, MAX_DIMS, OPS, Op, OpKind, OpRow, PoolOp, RopeMode, Shape, SortOrder, TensorDesc, UpscaleMode,
 };
 
 /// What a case may hold.
@@ -63,8 +63,27 @@ impl Random {
 /// The text of a seed.
 #[must_use]
 pub fn case(seed: u64, limits: Limits) -> String {
-    let mut generator =
-        Generator { random: Random::new(seed), text: String::new(), tensors: Vec::new(), names: Vec::new() };
+    // Sizes stay small, or a few repeats and products would fill the machine.
+    case_of(seed, limits, OPS.iter().collect(), &SIZES, 1 << 16)
+}
+
+/// The text of a seed with tensors as large as those of real nets, where what alignment costs is no matter. The ops do not
+/// grow with the op table, so that a text that is kept in a file stays the text of its seed.
+#[must_use]
+pub fn large_case(seed: u64, limits: Limits) -> String {
+    case_of(seed, limits, LARGE_OPS.iter().map(|kind| kind.row()).collect(), &LARGE_SIZES, 1 << 23)
+}
+
+fn case_of(seed: u64, limits: Limits, ops: Vec<&'static OpRow>, sizes: &'static [u64], largest_bytes: u64) -> String {
+    let mut generator = Generator {
+        random: Random::new(seed),
+        text: String::new(),
+        tensors: Vec::new(),
+        names: Vec::new(),
+        ops,
+        sizes,
+        largest_bytes,
+    };
     let _ = writeln!(generator.text, "# seed {seed}");
     generator.machine();
     generator.leaves(limits);
@@ -80,9 +99,46 @@ struct Generator {
     text: String,
     tensors: Vec<TensorDesc>,
     names: Vec<String>,
+    ops: Vec<&'static OpRow>,
+    /// Axes of leaves.
+    sizes: &'static [u64],
+    /// The largest result.
+    largest_bytes: u64,
 }
 
 const SIZES: [u64; 5] = [2, 4, 4, 8, 32];
+const LARGE_SIZES: [u64; 5] = [64, 128, 128, 256, 1024];
+
+/// Ops of all kinds that a planner tells apart.
+const LARGE_OPS: &[OpKind] = &[
+    OpKind::Add,
+    OpKind::Mul,
+    OpKind::Scale,
+    OpKind::Relu,
+    OpKind::Silu,
+    OpKind::Swiglu,
+    OpKind::RmsNorm,
+    OpKind::SoftMax,
+    OpKind::SumRows,
+    OpKind::Argmax,
+    OpKind::MulMat,
+    OpKind::MulMat,
+    OpKind::MulMatId,
+    OpKind::GetRows,
+    OpKind::SetRows,
+    OpKind::Cpy,
+    OpKind::Cont,
+    OpKind::Cast,
+    OpKind::Concat,
+    OpKind::Repeat,
+    OpKind::Pad,
+    OpKind::Conv1d,
+    OpKind::Pool1d,
+    OpKind::View,
+    OpKind::Reshape,
+    OpKind::Permute,
+    OpKind::Transpose,
+];
 
 impl Generator {
     fn machine(&mut self) {
@@ -100,7 +156,7 @@ impl Generator {
             }
             if random.percent(if last { 8 } else { 45 }) {
                 line += " ops=all";
-                for row in OPS.iter().filter(|row| row.computes()) {
+                for row in self.ops.iter().filter(|row| row.computes()) {
                     if random.percent(20) {
                         line += &format!(",-{}", row.name);
                     }
@@ -149,7 +205,7 @@ impl Generator {
         }
         for _ in 0..4 + self.random.below(8) {
             let dtype = *self.random.pick(&[DType::F32, DType::F32, DType::F32, DType::F16, DType::I32, DType::Q8_0]);
-            let mut dims = [*self.random.pick(&SIZES), *self.random.pick(&SIZES), 1, 1];
+            let mut dims = [*self.random.pick(self.sizes), *self.random.pick(self.sizes), 1, 1];
             if dtype == DType::Q8_0 {
                 dims[0] = 32;
             }
@@ -179,7 +235,7 @@ impl Generator {
 
     fn node(&mut self) {
         for _ in 0..60 {
-            let row = self.random.pick(OPS);
+            let row = *self.random.pick(&self.ops);
             if row.kind == OpKind::None {
                 continue;
             }
@@ -205,8 +261,7 @@ impl Generator {
             let descs: Vec<TensorDesc> = operands.iter().map(|&i| self.tensors[i]).collect();
             let op = self.op(row.kind, descs.first().copied());
             let Ok(result) = op.result(&descs) else { continue };
-            // Sizes stay small, or a few repeats and products would fill the machine.
-            if result.desc.size_bytes() > 1 << 16 {
+            if result.desc.size_bytes() > self.largest_bytes {
                 continue;
             }
             let _ = write!(self.text, "t{} = {}", self.tensors.len(), row.name);

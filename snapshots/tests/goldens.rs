@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fmt::Write as _, fs};
 
 use bevy_ecs::{
     prelude::*,
@@ -18,6 +18,11 @@ use entensor_systems::{
 };
 
 const PASS_LIST: &str = "passes";
+const USERS_SYSTEM: &str = "users_system";
+const EXPLANATIONS: &str = "explanations";
+
+/// Goldens that are no fixture's; the last is that of `tests/corpus.rs`.
+const OTHER_GOLDENS: [&str; 4] = [PASS_LIST, USERS_SYSTEM, EXPLANATIONS, "corpus"];
 
 fn golden(name: &str, text: &str) {
     let mut settings = insta::Settings::clone_current();
@@ -37,11 +42,45 @@ fn every_fixture_plans_as_its_golden_says() {
 #[test]
 fn every_golden_has_its_fixture() {
     let mut expected: BTreeSet<String> = fixtures().into_iter().map(|(name, _)| format!("{name}.snap")).collect();
-    expected.insert(format!("{PASS_LIST}.snap"));
+    expected.extend(OTHER_GOLDENS.map(|name| format!("{name}.snap")));
     let found = fs::read_dir(folder("golden")).expect("the goldens are there");
     let found: BTreeSet<String> =
         found.map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned()).collect();
     assert_eq!(found, expected, "remove goldens that no fixture makes, and accept those that are new");
+}
+
+/// Every cause stands in a golden: most in `every_cause`, the users' own in [`USERS_SYSTEM`].
+#[test]
+fn every_cause_has_a_golden() {
+    let goldens = fs::read_dir(folder("golden")).expect("the goldens are there");
+    let texts: Vec<String> =
+        goldens.map(|entry| fs::read_to_string(entry.expect("readable").path()).expect("readable")).collect();
+    for cause in Cause::ALL {
+        let word = format!(" [{cause}]\n");
+        assert!(texts.iter().any(|text| text.contains(&word)), "no golden shows the cause `{cause}`; add a fixture");
+    }
+    let own = [Cause::Undecided, Cause::User];
+    let planned = Planned::new(&fixture("every_cause"));
+    let plan = planned.expect();
+    let found: BTreeSet<&str> = plan.nodes().map(|node| node.cause.name()).collect();
+    let expected = Cause::ALL.into_iter().filter(|cause| !own.contains(cause)).map(Cause::name);
+    assert_eq!(found, expected.collect(), "{}", planned.text());
+}
+
+/// Every cause, and every reason to stay below a higher backend, in the words that `explain` prints.
+#[test]
+fn explanations_are_those_of_the_golden() {
+    let mut text = String::new();
+    for (name, source) in fixtures() {
+        let Ok(plan) = Planned::new(&common::parse(&name, &source)).result() else { continue };
+        let _ = writeln!(text, "# {name}");
+        for (i, node) in plan.nodes().enumerate() {
+            let backend = &plan.backends[node.backend as usize].name;
+            let _ = writeln!(text, "{} -> {backend} [{}]: {}", node.name, node.cause, plan.why(i));
+        }
+        text.push('\n');
+    }
+    golden(EXPLANATIONS, &text);
 }
 
 #[test]
@@ -132,7 +171,7 @@ fn a_users_system_between_two_passes_is_honoured() {
     let mut planned = Planned::with_schedule(&text, schedule);
     let plan = planned.expect();
     let place = |name| {
-        let node = &plan.nodes[plan.find(name).expect("it is planned")];
+        let node = plan.node(plan.find(name).expect("it is planned"));
         (node.backend, node.cause)
     };
     assert_eq!(place("b"), (1, Cause::User), "{}", planned.text());
@@ -141,6 +180,42 @@ fn a_users_system_between_two_passes_is_honoured() {
     // Nothing is asked: the condition keeps the system from running.
     planned.world.insert_resource(PlanStatus::Idle);
     planned.schedule.run(&mut planned.world);
+}
+
+/// Takes back what `assign` decided about `rows`, and places `moved`.
+fn decide_otherwise(
+    planning: Res<'_, Planning>,
+    graphs: Query<'_, '_, &GraphTensors>,
+    mut nodes: Nodes<'_, '_>,
+) -> Result {
+    for &entity in &graphs.get(planning.0)?.0 {
+        let (name, mut id, mut cause) = nodes.get_mut(entity)?;
+        match &*name.0 {
+            "rows" => (*id, *cause) = (BackendId(None), Cause::Undecided),
+            "moved" => (*id, *cause) = (BackendId(Some(BackendIndex(2))), Cause::User),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What users' systems decide is printed as what the passes decide: a decision of their own, and one that they take back.
+#[test]
+fn a_users_system_between_two_passes_has_a_golden() {
+    let text = common::parse(
+        "user",
+        "backend lookup memory=host ops=get_rows\nbackend gpu ops=all,-get_rows\nbackend cpu ops=all,-get_rows\n\
+         weight table f32 [32,8] on cpu\nweight w f32 [32,32] on gpu\ninput ids i32 [4]\nrows = get_rows table ids\n\
+         product = mul_mat w rows\nmoved = relu product\nlast = silu moved output",
+    );
+    let mut schedule = plan_schedule(Recording::On);
+    schedule.add_systems(decide_otherwise.after(PlanSystems::Assign).before(PlanSystems::Expand).run_if(planning));
+    let planned = Planned::with_schedule(&text, schedule);
+    let plan = planned.expect();
+    verify(&plan).expect("a legal plan");
+    let moved = plan.find("moved").expect("it is planned");
+    assert_eq!(plan.why(moved), "a system that the user added between the passes placed it on cpu");
+    golden(USERS_SYSTEM, &planned.text());
 }
 
 #[test]

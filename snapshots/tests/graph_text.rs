@@ -43,7 +43,7 @@ fn a_plan_is_captured_as_the_graph_that_it_needs() {
         let again = Planned::new(&captured.with_machine(&text).expect("the names are the same"));
         let plan_again = again.expect();
         let places = |plan: &entensor_systems::Plan| {
-            plan.nodes.iter().map(|n| (n.name.to_string(), n.backend, n.cause)).collect::<Vec<_>>()
+            plan.nodes().map(|n| (n.name.to_string(), n.backend, n.cause)).collect::<Vec<_>>()
         };
         assert_eq!(places(&plan_again), places(&plan), "{name}");
         assert_eq!(plan_again.splits, plan.splits, "{name}");

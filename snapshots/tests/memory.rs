@@ -21,12 +21,14 @@ fn plan(text: &str) -> std::sync::Arc<Plan> {
 }
 
 fn allocation<'a>(plan: &'a Plan, name: &str) -> &'a Allocation {
-    plan.allocations.iter().find(|a| &*a.name == name).unwrap_or_else(|| panic!("`{name}` is planned"))
+    &plan.allocations[common::allocation(plan, name)]
 }
 
 /// The name of the allocation that a node is computed over.
 fn over(plan: &Plan, name: &str) -> Option<String> {
-    allocation(plan, name).in_place_of.map(|operand| plan.allocations[operand as usize].name.to_string())
+    allocation(plan, name)
+        .in_place_of
+        .map(|operand| plan.allocation_name(&plan.allocations[operand as usize]).to_string())
 }
 
 #[test]
@@ -118,17 +120,17 @@ fn naive_spans(plan: &Plan) -> BTreeMap<(bool, u32), (u32, u32)> {
         let span = spans.entry(key(held)).or_insert((step, step));
         span.1 = step;
     };
-    let root = |node: u32| plan.nodes[node as usize].root;
+    let root = |node: u32| plan.node(node as usize).root;
     let mut step = 0;
     for split in &plan.splits {
-        for &copy in &split.inputs {
+        for &copy in plan.split_inputs(split) {
             touch(Held::Copy(copy), step);
             touch(Held::Node(root(plan.copies[copy as usize].source)), step);
             step += 1;
         }
-        for &node in &split.nodes {
+        for &node in plan.split_nodes(split) {
             touch(Held::Node(root(node)), step);
-            for &source in &plan.nodes[node as usize].sources {
+            for &source in plan.node(node as usize).sources {
                 let copy = plan.copies.iter().position(|c| (c.source, c.backend) == (source, split.backend));
                 touch(copy.map_or(Held::Node(root(source)), |copy| Held::Copy(copy as u32)), step);
             }
@@ -136,7 +138,7 @@ fn naive_spans(plan: &Plan) -> BTreeMap<(bool, u32), (u32, u32)> {
         }
     }
     let end = step.saturating_sub(1);
-    for (node, held) in plan.nodes.iter().enumerate() {
+    for (node, held) in plan.nodes().enumerate() {
         let span = spans.entry((false, held.root)).or_insert((0, 0));
         if held.flags.output {
             span.1 = end;
@@ -165,8 +167,8 @@ fn report_30_everything_lives_from_its_first_to_its_last_use() {
         let Ok(plan) = case.result() else { continue };
         let spans = naive_spans(&plan);
         for (i, allocation) in plan.allocations.iter().enumerate() {
-            let found = (allocation.first, allocation.last);
-            assert_eq!(Some(&found), spans.get(&key(allocation.held)), "seed {seed}: `{}`\n{source}", allocation.name);
+            let (name, found) = (plan.allocation_name(allocation), (allocation.first, allocation.last));
+            assert_eq!(Some(&found), spans.get(&key(allocation.held)), "seed {seed}: `{name}`\n{source}");
             if let Some(operand) = allocation.in_place_of {
                 let operand = &plan.allocations[operand as usize];
                 let place = |a: &Allocation| (a.buffer, a.offset_bytes, a.slot);
@@ -180,7 +182,7 @@ fn report_30_everything_lives_from_its_first_to_its_last_use() {
                 Held::Node(node) => Holds::Node(node),
                 Held::Copy(copy) => Holds::Copy(copy),
             };
-            assert_eq!(live.find(holds, allocation.slot), Some(i as u32), "seed {seed}: `{}`", allocation.name);
+            assert_eq!(live.find(holds, allocation.slot), Some(i as u32), "seed {seed}: `{name}`");
             let first_slot = live.find(holds, 1000);
             assert_eq!(first_slot.map(|item| live.items[item as usize].slot), Some(0), "seed {seed}");
         }

@@ -11,7 +11,7 @@ use common::Planned;
 use entensor::graph_text::{GraphText, Origin};
 use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, DType, DTypeClass, ImportedBytes, MemoryHandle, MemoryReport,
-    OpDesc, PreparedSplit, SplitDesc, Support, TensorDesc, Usage,
+    OpDesc, PreparedSplit, SplitView, Support, TensorDesc, Usage,
 };
 use entensor_null::NullBackend;
 use entensor_oracle::OracleBackend;
@@ -48,7 +48,7 @@ fn random_graphs_give_a_proved_plan_or_a_typed_error_and_the_same_twice() {
         match planned.result() {
             Ok(plan) => {
                 verify(&plan).unwrap_or_else(|violations| panic!("seed {seed}: {violations:?}\n{source}\n{first}"));
-                for node in 0..plan.nodes.len() {
+                for node in 0..plan.node_count() {
                     assert!(!plan.why(node).is_empty());
                 }
                 assert!(plan.planned_bytes() >= plan.lower_bound_bytes, "seed {seed}\n{source}\n{first}");
@@ -116,7 +116,7 @@ impl Backend for Device {
         self.oracle.read(memory, offset_bytes, bytes)
     }
 
-    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
+    fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
         self.oracle.prepare(split)
     }
 
@@ -184,7 +184,7 @@ impl Run {
     fn leaf(&self, node: usize, slot: u32, bytes: &[u8]) {
         let place = self.plan.locate(node, slot).expect("every tensor has a place");
         let memory = &self.memory()[place.memory.0 as usize];
-        self.plan.backends[self.plan.nodes[node].backend as usize]
+        self.plan.backends[self.plan.node(node).backend as usize]
             .handle
             .write(memory, place.offset_bytes, bytes)
             .expect("it fits");
@@ -198,7 +198,7 @@ impl Run {
         let place = self.plan.locate(node, slot).expect("every tensor has a place");
         let memory = &self.memory()[place.memory.0 as usize];
         let mut span = vec![0; usize::try_from(place.desc.size_bytes()).expect("small")];
-        let backend = &self.plan.backends[self.plan.nodes[node].backend as usize].handle;
+        let backend = &self.plan.backends[self.plan.node(node).backend as usize].handle;
         backend.read(memory, place.offset_bytes, &mut span).expect("it is there");
         elements(&place.desc, &span)
     }
@@ -206,22 +206,21 @@ impl Run {
     /// Runs every slot twice, and says what outputs and existing memory hold after each run.
     fn results(&self) -> Vec<(String, Result<Vec<u8>, String>)> {
         let mut results = Vec::new();
-        let nodes = &self.plan.nodes;
-        for (i, node) in nodes.iter().enumerate().filter(|(_, node)| node.existing.is_some()) {
-            self.leaf(i, 0, &contents(&node.name, 0, &node.desc));
+        for (i, node) in self.plan.nodes().enumerate().filter(|(_, node)| node.existing.is_some()) {
+            self.leaf(i, 0, &contents(node.name, 0, &node.desc));
         }
         let slots = u32::try_from(self.plan.programs.len()).expect("few");
         for run in 0..slots * 2 {
             let slot = run % slots;
-            for (i, node) in nodes.iter().enumerate().filter(|(_, node)| node.flags.input) {
-                self.leaf(i, slot, &contents(&node.name, u64::from(run), &node.desc));
+            for (i, node) in self.plan.nodes().enumerate().filter(|(_, node)| node.flags.input) {
+                self.leaf(i, slot, &contents(node.name, u64::from(run), &node.desc));
             }
             if let Err(PlanError::Run { source, .. }) = run_plan(&self.plan, self.memory(), slot) {
                 // Row ids outside their table are the same fault everywhere, and end the run.
                 results.push((format!("run {run}"), Err(source.to_string())));
                 return results;
             }
-            for (i, node) in nodes.iter().enumerate().filter(|(_, n)| n.flags.output || n.existing.is_some()) {
+            for (i, node) in self.plan.nodes().enumerate().filter(|(_, n)| n.flags.output || n.existing.is_some()) {
                 results.push((format!("run {run}: {}", node.name), Ok(self.read(i, slot))));
             }
         }

@@ -4,9 +4,9 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Planned, fixture, fixtures};
-use entensor_components::MemorySlot;
-use entensor_systems::{Held, Plan, Step, Violation, verify};
+use common::{Planned, allocation, fixture, fixtures};
+use entensor_components::{BackendIndex, MemorySlot, SplitDesc};
+use entensor_systems::{Held, NodeTable, Plan, Step, Violation, verify, verify_given};
 
 /// A plan that nobody shares, so that it can be damaged.
 fn plan_of(name: &str) -> Plan {
@@ -19,17 +19,25 @@ fn plan_of(name: &str) -> Plan {
 
 #[track_caller]
 fn expect(plan: &Plan, fits: impl Fn(&Violation) -> bool) {
-    let violations = verify(plan).expect_err("the damage is found");
+    is_found(verify(plan), fits);
+}
+
+/// The same where backends were given something else than the plan says.
+#[track_caller]
+fn expect_given(plan: &Plan, given: &[Vec<SplitDesc>], fits: impl Fn(&Violation) -> bool) {
+    verify(plan).expect("the plan itself is right");
+    is_found(verify_given(plan, given), fits);
+}
+
+#[track_caller]
+fn is_found(result: Result<(), Vec<Violation>>, fits: impl Fn(&Violation) -> bool) {
+    let violations = result.expect_err("the damage is found");
     assert!(violations.iter().any(fits), "{violations:?}");
     assert!(violations.iter().all(|violation| !violation.to_string().is_empty()));
 }
 
 fn node(plan: &Plan, name: &str) -> usize {
     plan.find(name).unwrap_or_else(|| panic!("no node {name}"))
-}
-
-fn allocation(plan: &Plan, name: &str) -> usize {
-    plan.allocations.iter().position(|a| &*a.name == name).unwrap_or_else(|| panic!("no allocation {name}"))
 }
 
 fn is_copy(step: &Step) -> bool {
@@ -78,7 +86,7 @@ fn a_dropped_copy_is_found() {
 #[test]
 fn a_copy_that_neither_split_nor_step_knows_any_more_is_found() {
     let mut plan = plan_of("two_weights");
-    plan.splits[1].inputs.clear();
+    plan.splits[1].inputs = 0..0;
     plan.programs[0].steps.retain(|step| !matches!(step, Step::Copy { split: 1, .. }));
     expect(&plan, |v| matches!(v, Violation::WrongBytes { node, operand, .. } if &**node == "y" && &**operand == "a1"));
 }
@@ -95,7 +103,7 @@ fn swapped_copies_are_found() {
 #[test]
 fn a_stale_copy_is_found() {
     let mut plan = plan_of("refresh");
-    plan.splits[2].inputs.clear();
+    plan.splits[2].inputs = 0..0;
     plan.programs[0].steps.retain(|step| !matches!(step, Step::Copy { split: 2, .. }));
     expect(
         &plan,
@@ -107,7 +115,7 @@ fn a_stale_copy_is_found() {
 fn a_node_on_another_backend_than_its_split_is_found() {
     let mut plan = plan_of("two_weights");
     let y = node(&plan, "a0");
-    plan.nodes[y].backend = 1;
+    plan.placements[y] = 1;
     expect(&plan, |v| matches!(v, Violation::WrongBackend { found: 1, wanted: 0, .. }));
 }
 
@@ -115,7 +123,7 @@ fn a_node_on_another_backend_than_its_split_is_found() {
 fn a_view_away_from_its_root_is_found() {
     let mut plan = plan_of("view_chain");
     let q = node(&plan, "q");
-    plan.nodes[q].backend = 1;
+    plan.placements[q] = 1;
     expect(&plan, |v| matches!(v, Violation::WrongBackend { node, .. } if &**node == "q"));
 }
 
@@ -123,7 +131,7 @@ fn a_view_away_from_its_root_is_found() {
 fn a_node_where_it_is_refused_is_found() {
     let mut plan = plan_of("unsupported_op");
     let p = node(&plan, "p");
-    plan.nodes[p].backend = 0;
+    plan.placements[p] = 0;
     plan.splits[1].backend = 0;
     expect(&plan, |v| matches!(v, Violation::Unsupported { node, backend } if &**node == "p" && &**backend == "gpu"));
 }
@@ -132,7 +140,7 @@ fn a_node_where_it_is_refused_is_found() {
 fn a_cache_that_moved_is_found() {
     let mut plan = plan_of("kv_cache");
     let cache = node(&plan, "k_cache");
-    plan.nodes[cache].backend = 1;
+    plan.placements[cache] = 1;
     expect(&plan, |v| matches!(v, Violation::ImmovableMoved { .. }));
 }
 
@@ -140,7 +148,16 @@ fn a_cache_that_moved_is_found() {
 fn an_ignored_pin_is_found() {
     let mut plan = plan_of("pins");
     let b = node(&plan, "b");
-    plan.nodes[b].pin = Some(0);
+    let mut table = NodeTable::with_capacity(plan.node_count());
+    table.leaves = plan.leaves();
+    for node in plan.nodes() {
+        let mut facts = plan.table.facts(node.index as usize);
+        if node.index as usize == b {
+            facts.pin = Some(BackendIndex(0));
+        }
+        table.push(facts, node.sources.iter().copied());
+    }
+    plan.table = Arc::new(table);
     expect(&plan, |v| matches!(v, Violation::PinIgnored { wanted: 0, found: 1, .. }));
 }
 
@@ -162,9 +179,10 @@ fn a_buffer_that_is_too_small_is_found() {
 
 #[test]
 fn a_step_outside_its_memory_is_found() {
-    let mut plan = plan_of("one_node");
-    plan.programs[0].splits[0].nodes[0].output.offset_bytes += 64;
-    expect(&plan, |v| matches!(v, Violation::OutOfBounds { .. }));
+    let plan = plan_of("one_node");
+    let mut given = plan.write_out();
+    given[0][0].nodes[0].output.offset_bytes += 64;
+    expect_given(&plan, &given, |v| matches!(v, Violation::OutOfBounds { .. }));
 }
 
 #[test]
@@ -176,27 +194,29 @@ fn a_buffer_above_the_limit_is_found() {
 
 #[test]
 fn a_lost_output_is_found() {
-    let mut plan = plan_of("offload");
+    let plan = plan_of("offload");
+    let mut given = plan.write_out();
     // `ab` is written where the wanted `b` has been.
     let b = plan.locate(node(&plan, "b"), 0).expect("it has a place");
-    let nodes = &mut plan.programs[0].splits[2].nodes;
-    let last = nodes.last_mut().expect("it runs nodes");
+    let last = given[0][2].nodes.last_mut().expect("it runs nodes");
     last.output.offset_bytes = b.offset_bytes;
-    expect(
+    expect_given(
         &plan,
+        &given,
         |v| matches!(v, Violation::WrongBytes { node, operand, .. } if &**node == "run" && &**operand == "b"),
     );
 }
 
 #[test]
 fn memory_that_a_backend_cannot_use_is_found() {
-    let mut plan = plan_of("two_weights");
+    let plan = plan_of("two_weights");
     let host = plan.allocations[allocation(&plan, "x")].buffer;
     // The copy is left out, and the node reads the host's memory itself.
     let x = plan.locate(node(&plan, "x"), 0).expect("it has a place");
     assert_eq!(x.memory, MemorySlot(host));
-    plan.programs[0].splits[0].nodes[0].operands[1] = x;
-    expect(&plan, |v| matches!(v, Violation::UnusableMemory { node, .. } if &**node == "h0"));
+    let mut given = plan.write_out();
+    given[0][0].nodes[0].operands[1] = x;
+    expect_given(&plan, &given, |v| matches!(v, Violation::UnusableMemory { node, .. } if &**node == "h0"));
 }
 
 #[test]
@@ -218,30 +238,30 @@ fn a_wait_before_its_record_is_found() {
 #[test]
 fn nodes_out_of_order_are_found() {
     let mut plan = plan_of("one_backend");
-    plan.splits[0].nodes.swap(1, 2);
+    plan.launches.swap(1, 2);
     expect(&plan, |v| matches!(v, Violation::SplitOrder { .. }));
 }
 
 #[test]
 fn a_node_that_no_split_runs_is_found() {
     let mut plan = plan_of("one_backend");
-    plan.splits[0].nodes.pop();
+    plan.splits[0].nodes.end -= 1;
     expect(&plan, |v| matches!(v, Violation::SplitOrder { node } if &**node == "y"));
 }
 
 #[test]
 fn a_split_that_runs_something_else_is_found() {
-    let mut plan = plan_of("one_backend");
-    let nodes = &mut plan.programs[0].splits[0].nodes;
+    let plan = plan_of("one_backend");
+    let mut given = plan.write_out();
+    let nodes = &mut given[0][0].nodes;
     nodes[0].op = nodes[3].op.clone();
-    expect(&plan, |v| matches!(v, Violation::WrongNode { node } if &**node == "n"));
+    expect_given(&plan, &given, |v| matches!(v, Violation::WrongNode { node } if &**node == "n"));
 }
 
 #[test]
 fn more_copies_than_a_backend_takes_are_found() {
     let mut plan = plan_of("max_inputs");
-    let more = plan.splits[1].inputs.clone();
-    plan.splits[0].inputs.extend(more);
+    plan.splits[0].inputs.end = plan.splits[1].inputs.end;
     expect(&plan, |v| matches!(v, Violation::TooManyInputs { inputs: 4, max: 2, .. }));
 }
 
@@ -252,4 +272,23 @@ fn slots_that_share_memory_are_found() {
         (0..plan.allocations.len()).filter(|&i| matches!(plan.allocations[i].held, Held::Copy(0))).collect();
     plan.allocations[copies[1]].offset_bytes = plan.allocations[copies[0]].offset_bytes;
     expect(&plan, |v| matches!(v, Violation::Overlap { .. }));
+}
+
+/// What backends are given is looked at itself: whole splits, nodes and operands that are missing there are found.
+#[test]
+fn what_a_backend_is_not_given_is_found() {
+    type Damage = fn(&mut Vec<Vec<SplitDesc>>);
+    let damages: [Damage; 4] = [
+        Vec::clear,
+        |given| given[0].truncate(1),
+        |given| given[0][1].nodes.truncate(1),
+        |given| given[0][1].nodes[0].operands.truncate(1),
+    ];
+    let plan = plan_of("two_weights");
+    verify_given(&plan, &plan.write_out()).expect("backends are given what the plan says");
+    for damage in damages {
+        let mut given = plan.write_out();
+        damage(&mut given);
+        expect_given(&plan, &given, |v| matches!(v, Violation::WrongNode { .. }));
+    }
 }

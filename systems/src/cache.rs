@@ -1,118 +1,165 @@
-//! Plans kept by everything that is baked into them.
+//! Plans kept by everything that is baked into them, under a byte budget.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, hash::Hasher, sync::Arc};
 
 use bevy_ecs::prelude::*;
+use entensor_components::TensorFlags;
+use rustc_hash::{FxBuildHasher, FxHasher};
 
 use crate::{
-    columns::{Backends, PlanSalt},
-    index::ColumnsView,
-    plan::Plan,
+    columns::{Backends, NodeMemory, NodeTable},
+    plan::{Plan, PlanExisting},
 };
 
-/// Most plans that are kept; the one not used for longest goes first.
-const MAX_PLANS: usize = 64;
+/// What plans may take together unless the user says otherwise: some hundred plans of a language model.
+pub const DEFAULT_PLAN_BYTES: usize = 64 << 20;
 
 /// What identifies a plan: compared in full, so two graphs never share one by accident.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct PlanKey(Vec<u64>);
+pub(crate) struct PlanKey<'a> {
+    pub(crate) nodes: &'a Arc<NodeTable>,
+    pub(crate) flags: &'a [TensorFlags],
+    pub(crate) memory: &'a NodeMemory,
+    pub(crate) backends: &'a Backends,
+    pub(crate) salt: u64,
+    pub(crate) copies: u32,
+}
+
+impl PlanKey<'_> {
+    fn hash(&self) -> u64 {
+        let mut hasher = FxHasher::default();
+        hasher.write_u64(self.nodes.hash());
+        hasher.write_u64(self.salt);
+        hasher.write_u32(self.copies);
+        hasher.write_usize(self.backends.0.len());
+        hasher.write_usize(self.memory.buffers.len());
+        hasher.finish()
+    }
+
+    /// Whether a plan was made for all this. A plan holds its backends, so an address is not reused while it is kept.
+    fn is_of(&self, plan: &Plan) -> bool {
+        plan.salt == self.salt
+            && plan.asked_copies == self.copies
+            && plan.backends.len() == self.backends.0.len()
+            && plan.backends.iter().zip(&self.backends.0).all(|(a, b)| Arc::ptr_eq(&a.handle, b))
+            && plan.flags == self.flags
+            && (Arc::ptr_eq(&plan.table, self.nodes) || plan.table == *self.nodes)
+            && plan.memory.same_places(self.memory)
+            && plan.existing.len() == self.memory.buffers.len()
+            && plan.existing.iter().zip(&self.memory.buffers).all(|(a, b)| *a == PlanExisting::of(b))
+    }
+}
 
 struct Kept {
     plan: Arc<Plan>,
+    size_bytes: usize,
     used: u64,
 }
 
-/// The plans made so far.
-#[derive(Resource, Default)]
+/// The plans made so far. When they take more than the budget, the one not used for longest goes first; the newest always stays.
+#[derive(Resource)]
 pub struct PlanCache {
-    plans: HashMap<PlanKey, Kept>,
+    plans: HashMap<u64, Vec<Kept>, FxBuildHasher>,
     clock: u64,
-    /// The key of the graph being planned, for the plan that `publish` makes.
-    pending: PlanKey,
+    budget_bytes: usize,
+    size_bytes: usize,
+    evicted: u64,
+    /// The hash of the graph being planned, for the plan that `publish` makes.
+    pending: u64,
+}
+
+impl Default for PlanCache {
+    fn default() -> Self {
+        Self::with_budget(DEFAULT_PLAN_BYTES)
+    }
 }
 
 impl PlanCache {
+    /// An empty cache whose plans take at most so many bytes together.
+    #[must_use]
+    pub fn with_budget(budget_bytes: usize) -> Self {
+        Self { plans: HashMap::default(), clock: 0, budget_bytes, size_bytes: 0, evicted: 0, pending: 0 }
+    }
+
     /// The plan of this key; otherwise remembers the key for the plan that is about to be made.
-    pub(crate) fn find(&mut self, key: PlanKey) -> Option<Arc<Plan>> {
+    pub(crate) fn find(&mut self, key: &PlanKey<'_>) -> Option<Arc<Plan>> {
         self.clock += 1;
-        if let Some(kept) = self.plans.get_mut(&key) {
-            kept.used = self.clock;
-            return Some(Arc::clone(&kept.plan));
-        }
-        self.pending = key;
-        None
+        self.pending = key.hash();
+        let kept = self.plans.get_mut(&self.pending)?.iter_mut().find(|kept| key.is_of(&kept.plan))?;
+        kept.used = self.clock;
+        Some(Arc::clone(&kept.plan))
     }
 
     /// Keeps the plan that was made for the pending key.
     pub(crate) fn insert(&mut self, plan: &Arc<Plan>) {
-        if self.plans.len() >= MAX_PLANS
-            && let Some(oldest) = self.plans.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| key.clone())
-        {
-            self.plans.remove(&oldest);
+        let size_bytes = plan.size_bytes();
+        self.size_bytes += size_bytes;
+        let kept = Kept { plan: Arc::clone(plan), size_bytes, used: self.clock };
+        self.plans.entry(self.pending).or_default().push(kept);
+        self.shrink();
+    }
+
+    /// Forgets a plan that turned out to be of no use.
+    pub fn remove(&mut self, plan: &Arc<Plan>) {
+        for kept in self.plans.values_mut() {
+            if let Some(found) = kept.iter().position(|kept| Arc::ptr_eq(&kept.plan, plan)) {
+                self.size_bytes -= kept.swap_remove(found).size_bytes;
+            }
         }
-        let key = std::mem::take(&mut self.pending);
-        self.plans.insert(key, Kept { plan: Arc::clone(plan), used: self.clock });
+    }
+
+    fn shrink(&mut self) {
+        while self.size_bytes > self.budget_bytes && self.len() > 1 {
+            let all = self.plans.iter().flat_map(|(&hash, kept)| kept.iter().map(move |kept| (kept.used, hash)));
+            let Some((used, hash)) = all.min() else { return };
+            let Some(kept) = self.plans.get_mut(&hash) else { return };
+            let Some(oldest) = kept.iter().position(|kept| kept.used == used) else { return };
+            self.size_bytes -= kept.swap_remove(oldest).size_bytes;
+            if kept.is_empty() {
+                self.plans.remove(&hash);
+            }
+            self.evicted += 1;
+        }
     }
 
     /// How many plans are kept.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.plans.len()
+        self.plans.values().map(Vec::len).sum()
     }
 
     /// Whether no plan is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.plans.is_empty()
+        self.len() == 0
+    }
+
+    /// Bytes of the plans that are kept. What their backends keep for prepared splits is in the backends' reports.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// Bytes that the plans may take together.
+    #[must_use]
+    pub fn budget_bytes(&self) -> usize {
+        self.budget_bytes
+    }
+
+    /// How many plans had to go for others.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Says how many bytes the plans may take together. Those above it go now.
+    pub fn set_budget(&mut self, budget_bytes: usize) {
+        self.budget_bytes = budget_bytes;
+        self.shrink();
     }
 
     /// Forgets every plan.
     pub fn clear(&mut self) {
         self.plans.clear();
-    }
-}
-
-/// Everything baked into a plan, as numbers. Names are part of it, since errors and explanations speak of them.
-pub(crate) fn plan_key(columns: &ColumnsView<'_>, backends: &Backends, salt: PlanSalt, copies: u32) -> PlanKey {
-    let mut key = vec![salt.0, u64::from(copies), backends.0.len() as u64, columns.names.0.len() as u64];
-    // A plan holds its backends, so an address is not reused while the plan is kept.
-    key.extend(backends.0.iter().map(|b| Arc::as_ptr(b).cast::<u8>().addr() as u64));
-    for node in 0..columns.names.0.len() {
-        push_text(&mut key, &columns.names.0[node]);
-        let desc = columns.descs.0[node];
-        key.push(desc.dtype as u64);
-        key.extend(desc.shape.0);
-        key.extend(desc.strides.0);
-        columns.ops.0[node].key(&mut key);
-        let sources = columns.sources.of(node);
-        key.push(sources.len() as u64);
-        key.extend(sources.iter().map(|&s| u64::from(s)));
-        key.push(u64::from(columns.roots.root[node]));
-        key.push(columns.roots.offset_bytes[node]);
-        let flags = columns.flags.0[node];
-        key.push(u64::from(flags.input) | u64::from(flags.output) << 1);
-        key.push(columns.pins.0[node].map_or(u64::MAX, |b| u64::from(b.0)));
-        match columns.memory.place[node] {
-            Some(place) => key.extend([u64::from(place.buffer), place.offset_bytes]),
-            None => key.push(u64::MAX),
-        }
-    }
-    key.push(columns.memory.buffers.len() as u64);
-    for buffer in &columns.memory.buffers {
-        push_text(&mut key, &buffer.name);
-        push_text(&mut key, &buffer.kind.0);
-        push_text(&mut key, &buffer.buffer_type);
-        key.push(u64::from(buffer.opaque) | u64::from(buffer.memory.is_read_only()) << 1);
-        key.extend([buffer.usage as u64, buffer.memory.size_bytes()]);
-    }
-    PlanKey(key)
-}
-
-fn push_text(key: &mut Vec<u64>, text: &str) {
-    key.push(text.len() as u64);
-    for chunk in text.as_bytes().chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        key.push(u64::from_le_bytes(word));
+        self.size_bytes = 0;
     }
 }

@@ -68,8 +68,7 @@ fn failed(plan: &Plan, step: usize, what: &Step, source: BackendError) -> PlanEr
     let name = |b: u32| Arc::clone(&plan.backends[b as usize].name);
     let (what, backend) = match what {
         Step::Copy { copy, split, .. } => {
-            let node = plan.copies[*copy as usize].source;
-            let node = &plan.nodes[node as usize].name;
+            let node = &plan.table.names[plan.copies[*copy as usize].source as usize];
             (format!("copy of `{node}`"), plan.splits[*split as usize].backend)
         }
         Step::Launch { split } => (format!("split {split}"), plan.splits[*split as usize].backend),

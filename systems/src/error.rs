@@ -38,7 +38,7 @@ pub enum PlanError {
         kind: Arc<str>,
     },
     /// The entity to plan is no graph, or is gone.
-    #[error("the graph does not exist (any more)")]
+    #[error("the graph does not exist (any more); add it again")]
     UnknownGraph,
     /// A tensor of the graph was despawned or lacks components.
     #[error(
@@ -91,10 +91,20 @@ pub enum PlanError {
         derived: Box<TensorDesc>,
     },
     /// A view names the wrong root or offset.
-    #[error("node `{node}`: its `ViewSrc` is not the root and offset that its op gives")]
+    #[error("node `{node}`: its `ViewSrc` is not the root and offset that its op gives; insert those")]
     WrongView {
         /// The node.
         node: Arc<str>,
+    },
+    /// A computed tensor is marked as one that the user writes.
+    #[error(
+        "node `{node}` ({op}) is computed, so it cannot be an input; read an input leaf instead, or take the flag away"
+    )]
+    ComputedInput {
+        /// The node.
+        node: Arc<str>,
+        /// Its op.
+        op: &'static str,
     },
     /// A leaf's description is none that a tensor can have.
     #[error("tensor `{tensor}`: {source}")]
@@ -113,7 +123,9 @@ pub enum PlanError {
         source: OpError,
     },
     /// A tensor's memory ends outside its buffer.
-    #[error("tensor `{tensor}` needs bytes {offset_bytes}..{end_bytes} of buffer `{buffer}`, which has {size_bytes}")]
+    #[error(
+        "tensor `{tensor}` needs bytes {offset_bytes}..{end_bytes} of buffer `{buffer}`, which has {size_bytes}; use a smaller offset or a larger buffer"
+    )]
     OutsideBuffer {
         /// The tensor.
         tensor: Arc<str>,
@@ -133,7 +145,10 @@ pub enum PlanError {
         tensor: Arc<str>,
     },
     /// A pin names a backend that does not exist.
-    #[error("tensor `{tensor}` is pinned to backend {index}, but there are {count}")]
+    #[error(
+        "tensor `{tensor}` is pinned to backend {index}, but backends count from 0 to {}; pin it to one of these, or unpin it",
+        .count.saturating_sub(1)
+    )]
     PinUnknown {
         /// The tensor.
         tensor: Arc<str>,
@@ -282,7 +297,9 @@ pub enum PlanError {
         source: BackendError,
     },
     /// A node has been left without a backend by a system between the passes.
-    #[error("node `{node}` has no backend after the placement passes; a system between them removed it")]
+    #[error(
+        "node `{node}` has no backend after the placement passes; a system between them removed it, so order it elsewhere"
+    )]
     Unplaced {
         /// The node.
         node: Arc<str>,
@@ -334,6 +351,7 @@ impl PlanError {
             Self::UnknownWanted { .. } => "UnknownWanted",
             Self::Inconsistent { .. } => "Inconsistent",
             Self::WrongView { .. } => "WrongView",
+            Self::ComputedInput { .. } => "ComputedInput",
             Self::Shape { .. } => "Shape",
             Self::Op { .. } => "Op",
             Self::OutsideBuffer { .. } => "OutsideBuffer",
@@ -357,6 +375,16 @@ impl PlanError {
         }
     }
 
+    /// Whether memory ran out: with less to hold, it might do.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::Allocation { source: BackendError::OutOfMemory { .. }, .. }
+                | Self::Prepare { source: BackendError::OutOfMemory { .. }, .. }
+        )
+    }
+
     /// The node or tensor the error is about, if it is about one.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
@@ -366,6 +394,7 @@ impl PlanError {
             | Self::ForeignSource { node, .. }
             | Self::Inconsistent { node, .. }
             | Self::WrongView { node }
+            | Self::ComputedInput { node, .. }
             | Self::Op { node, .. }
             | Self::PinUnsupported { node, .. }
             | Self::Immovable { node, .. }

@@ -8,33 +8,32 @@ use bevy_ecs::prelude::*;
 use entensor_components::Cause;
 
 use crate::{
-    columns::{Backends, NodeOps, NodeRoots, NodeSources, Placements},
+    columns::{Backends, Nodes, Placements},
     status::PassResult,
 };
 
 /// The pass.
-pub fn inherit(
-    backends: Res<'_, Backends>,
-    ops: Res<'_, NodeOps>,
-    sources: Res<'_, NodeSources>,
-    roots: Res<'_, NodeRoots>,
-    mut placements: Placements<'_, '_>,
-) -> PassResult {
+pub fn inherit(backends: Res<'_, Backends>, nodes: Res<'_, Nodes>, mut placements: Placements<'_, '_>) -> PassResult {
+    placements.pull();
     let mut changed = 0;
-    for node in ops.computing() {
-        let Some(backend) = placements.get(node) else { continue };
-        for &source in sources.of(node) {
-            let root = roots.of(source as usize);
-            if placements.get(root).is_none() {
-                changed += usize::from(placements.set(root, backend, Cause::InheritUser));
+    // Most graphs have no scratch leaves, and then nobody has to look for their users.
+    let undecided = |node: usize| nodes.roots.is_root(node) && placements.get(node).is_none();
+    if (0..nodes.len()).any(undecided) {
+        for node in nodes.computing() {
+            let Some(backend) = placements.get(node) else { continue };
+            for &source in nodes.sources.of(node) {
+                let root = nodes.roots.of(source as usize);
+                if placements.get(root).is_none() {
+                    changed += usize::from(placements.set(root, backend, Cause::InheritUser));
+                }
             }
         }
     }
-    for node in 0..ops.0.len() {
+    for node in 0..nodes.len() {
         if placements.get(node).is_some() {
             continue;
         }
-        let root = roots.of(node);
+        let root = nodes.roots.of(node);
         if root == node {
             // Memory that nothing computes on, wanted for itself: the user reads it on the host.
             changed += usize::from(placements.set(node, backends.0.len() - 1, Cause::InheritUser));
@@ -42,5 +41,6 @@ pub fn inherit(
             changed += usize::from(placements.set(node, backend, Cause::InheritView));
         }
     }
+    placements.push();
     Ok(changed)
 }

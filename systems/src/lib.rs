@@ -9,13 +9,12 @@
 
 pub mod allocate;
 pub mod assign;
-mod build;
 mod cache;
 mod columns;
 pub mod compute;
 mod error;
 pub mod expand;
-mod explain;
+mod fallback;
 pub mod index;
 pub mod inherit;
 pub mod liveness;
@@ -29,13 +28,13 @@ pub mod text;
 pub mod upgrade;
 mod verify;
 
-pub use cache::PlanCache;
+pub use cache::{DEFAULT_PLAN_BYTES, PlanCache};
 pub use columns::*;
 pub use compute::run_plan;
 pub use error::*;
+pub use fallback::{CopiesFallback, FellBack, PlannedCopies};
 pub use plan::*;
 pub use publish::{Arena, ArenaBuffer, GraphPlan, OwnArena, Seen, UsesArena};
 pub use schedule::*;
-pub use split::NodeBackends;
 pub use status::{GraphStatus, Pass, PassResult, PassTiming, PassTimings, PlanCounters, PlanReason, PlanStatus};
-pub use verify::{Violation, verify};
+pub use verify::{Violation, verify, verify_given};

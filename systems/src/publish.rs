@@ -13,11 +13,12 @@ use entensor_components::{
 };
 
 use crate::{
-    build::build_plan,
     cache::PlanCache,
     columns::{NodeMemory, NodeOrder, PlanSalt, Planning, index_u32},
     error::{LiveTensor, PlanError},
-    plan::{Binding, Held, Plan, PlanBuffer},
+    fallback::{PlannedCopies, fall_back},
+    index::Gathered,
+    plan::{Binding, Held, Plan, PlanBuffer, build_plan},
     status::{GraphStatus, PassResult, PlanCounters, PlanStatus},
 };
 
@@ -44,7 +45,7 @@ pub struct GraphPlan {
     /// The existing buffers of the binding, kept alive.
     pub existing: Vec<Arc<DeviceBuffer>>,
     /// Entity of each node of the plan, by index.
-    pub entities: Vec<Entity>,
+    pub entities: Arc<Vec<Entity>>,
     /// The arena that its planned memory lies in.
     pub arena: Entity,
     /// The arena's epoch when it was bound.
@@ -102,18 +103,33 @@ pub fn publish(world: &mut World) -> PassResult {
             plan
         }
         None => {
-            let plan = Arc::new(build_plan(world)?);
+            let several = world.resource::<PlannedCopies>().0 > 1;
+            let plan = match build_plan(world) {
+                Ok(plan) => Arc::new(plan),
+                Err(error) if several && error.is_out_of_memory() => {
+                    fall_back(world, graph, error);
+                    return Ok(0);
+                }
+                Err(error) => return Err(error),
+            };
             world.resource_mut::<PlanCounters>().planned += 1;
             world.resource_mut::<PlanCache>().insert(&plan);
             plan
         }
     };
     let arena = arena_of(world, graph);
-    reserve(world, arena, &plan)?;
+    if let Err(error) = reserve(world, arena, &plan) {
+        if plan.programs.len() > 1 && error.is_out_of_memory() {
+            world.resource_mut::<PlanCache>().remove(&plan);
+            fall_back(world, graph, error);
+            return Ok(0);
+        }
+        return Err(error);
+    }
     let old = world.get::<GraphPlan>(graph).map(|g| (Arc::clone(&g.plan), g.arena_epoch, g.slot));
     let existing: Vec<Arc<DeviceBuffer>> =
         world.resource::<NodeMemory>().buffers.iter().map(|b| Arc::clone(&b.memory)).collect();
-    let entities = world.resource::<NodeOrder>().entities.clone();
+    let entities = Arc::clone(&world.resource::<NodeOrder>().entities);
     unpublish(world, graph);
     let published = spawn_entities(world, graph, &plan, &entities);
     let (binding, arena_epoch) = bind(world, arena, &plan, &existing);
@@ -122,7 +138,10 @@ pub fn publish(world: &mut World) -> PassResult {
     let slot = old.filter(|(p, epoch, _)| Arc::ptr_eq(p, &plan) && *epoch == arena_epoch).map_or(0, |(.., slot)| slot);
     let changed = plan.splits.len();
     let plan = GraphPlan { plan, seen, binding, existing, entities, arena, arena_epoch, published, slot };
-    world.entity_mut(graph).insert((plan, GraphStatus::Planned));
+    let mut gathered = std::mem::take(&mut world.resource_mut::<Gathered>().0);
+    // Copies that were spawned are the plan's, and no change of the graph.
+    (gathered.generation, gathered.shared_generation) = (seen.generation, seen.shared);
+    world.entity_mut(graph).insert((plan, gathered, GraphStatus::Planned));
     *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
     Ok(changed)
 }
@@ -139,14 +158,12 @@ pub fn seen(world: &World, graph: Entity) -> Seen {
 
 /// A cached plan decides placements without its passes having run.
 fn restore_placements(world: &mut World, plan: &Plan) {
-    let entities = world.resource::<NodeOrder>().entities.clone();
-    for (&entity, node) in entities.iter().zip(&plan.nodes) {
-        if let Some(mut id) = world.get_mut::<BackendId>(entity) {
-            id.set_if_neq(BackendId(Some(BackendIndex(node.backend))));
-        }
-        if let Some(mut cause) = world.get_mut::<Cause>(entity) {
-            cause.set_if_neq(node.cause);
-        }
+    let entities = Arc::clone(&world.resource::<NodeOrder>().entities);
+    let mut answers = world.query::<(&mut BackendId, &mut Cause)>();
+    for (node, &entity) in entities.iter().enumerate() {
+        let Ok((mut id, mut cause)) = answers.get_mut(world, entity) else { continue };
+        id.set_if_neq(BackendId(Some(BackendIndex(plan.placements[node]))));
+        cause.set_if_neq(plan.causes[node]);
     }
 }
 
@@ -177,6 +194,7 @@ fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanErro
         graph.binding.clear();
     }
     let Some(mut arena) = world.get_mut::<Arena>(arena) else { return Ok(()) };
+    let mut made = Vec::new();
     for planned in &plan.buffers {
         let found = arena.buffers.iter().position(|b| is_for(b, planned, plan));
         if let Some(found) = found {
@@ -188,6 +206,7 @@ fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanErro
         arena.epoch += 1;
         arena.holder = None;
         let backend = &plan.backends[planned.backend as usize];
+        // What was made before a failure goes again: an error keeps no memory.
         let buffer = DeviceBuffer::create(&backend.handle, planned.size_bytes, Usage::Compute).map_err(|source| {
             PlanError::Allocation {
                 backend: Arc::clone(&backend.name),
@@ -196,12 +215,9 @@ fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanErro
                 source,
             }
         })?;
-        arena.buffers.push(ArenaBuffer {
-            buffer_type: Arc::clone(&planned.buffer_type),
-            ordinal: planned.ordinal,
-            buffer,
-        });
+        made.push(ArenaBuffer { buffer_type: Arc::clone(&planned.buffer_type), ordinal: planned.ordinal, buffer });
     }
+    arena.buffers.append(&mut made);
     Ok(())
 }
 
@@ -241,7 +257,8 @@ pub fn rebind(world: &mut World, graph: Entity) -> Result<(), PlanError> {
 /// Removes a graph's plan and what it published: split and copy entities, and the notes of copies on their sources.
 pub fn unpublish(world: &mut World, graph: Entity) {
     let Some(old) = world.get_entity_mut(graph).ok().and_then(|mut graph| graph.take::<GraphPlan>()) else { return };
-    for &entity in &old.entities {
+    for copy in &old.plan.copies {
+        let entity = old.entities[copy.source as usize];
         if let Some(mut copies) = world.get_mut::<TensorCopies>(entity)
             && !copies.0.is_empty()
         {
@@ -263,7 +280,7 @@ fn spawn_entities(world: &mut World, graph: Entity, plan: &Plan, entities: &[Ent
         let bundle = TensorBundle {
             in_graph: InGraph(Some(graph)),
             backend_id: BackendId(Some(BackendIndex(record.backend))),
-            ..TensorBundle::leaf(Arc::clone(&allocation.name), plan.nodes[record.source as usize].desc)
+            ..TensorBundle::leaf(plan.allocation_name(allocation), plan.table.descs[record.source as usize])
         };
         let entity = world.spawn((bundle, CopyOf(source))).id();
         published.push(entity);
@@ -273,8 +290,9 @@ fn spawn_entities(world: &mut World, graph: Entity, plan: &Plan, entities: &[Ent
         }
     }
     for (index, split) in plan.splits.iter().enumerate() {
-        let nodes = split.nodes.iter().map(|&n| entities[n as usize]).collect();
-        let inputs = split.inputs.iter().map(|&c| entities[plan.copies[c as usize].source as usize]).collect();
+        let nodes = plan.split_nodes(split).iter().map(|&n| entities[n as usize]).collect();
+        let inputs =
+            plan.split_inputs(split).iter().map(|&c| entities[plan.copies[c as usize].source as usize]).collect();
         let split = (
             SplitOf { graph, index: index_u32(index) },
             BackendId(Some(BackendIndex(split.backend))),
@@ -304,7 +322,7 @@ fn largest_at_peak(plan: &Plan, most: usize) -> Vec<LiveTensor> {
     }
     let alive = plan.allocations.iter().filter(|a| a.first <= peak && peak <= a.last);
     let mut largest: Vec<LiveTensor> =
-        alive.map(|a| LiveTensor { name: Arc::clone(&a.name), size_bytes: a.size_bytes }).collect();
+        alive.map(|a| LiveTensor { name: plan.allocation_name(a), size_bytes: a.size_bytes }).collect();
     largest.sort_by(|a, b| b.size_bytes.cmp(&a.size_bytes).then_with(|| a.name.cmp(&b.name)));
     largest.truncate(most);
     largest

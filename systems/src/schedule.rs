@@ -2,7 +2,7 @@
 
 use bevy_ecs::{
     prelude::*,
-    schedule::{ScheduleLabel, SystemSet},
+    schedule::{ScheduleLabel, SystemKey, SystemSet},
 };
 use entensor_components::SharedGeneration;
 
@@ -11,17 +11,18 @@ use crate::{
     assign::assign,
     cache::PlanCache,
     columns::{
-        Backends, NodeDescs, NodeFlags, NodeMemory, NodeNames, NodeOps, NodeOrder, NodePins, NodeRoots, NodeSources,
-        OffloadMasks, PaddedBytes, PlanSalt, Refusals, SupportMasks, WriterFamilies,
+        Backends, MemoryReach, NodeFlags, NodeMemory, NodeOrder, NodePlacements, Nodes, OffloadMasks, PaddedBytes,
+        PlacementSync, PlanSalt, Refusals, SupportMasks, WriterFamilies,
     },
     compute::compute,
     expand::expand,
-    index::index,
+    fallback,
+    index::{Gathered, index},
     inherit::inherit,
     liveness::{Live, liveness},
     probe::probe,
     publish::publish,
-    split::{Copies, NodeBackends, Splits, split},
+    split::{Copies, Splits, split},
     status::{Pass, PassTimings, PlanCounters, PlanStatus, timed},
     text::{PassTexts, record_text},
     upgrade::upgrade,
@@ -86,7 +87,7 @@ pub fn add_plan_systems(schedule: &mut Schedule, recording: Recording) {
     );
     macro_rules! pass {
         ($pass:ident, $system:expr, $condition:expr) => {{
-            let pass = timed(Pass::$pass, $system).run_if($condition);
+            let pass = timed(Pass::$pass, $system).run_if($condition).in_set(Pass::$pass);
             match recording {
                 Recording::Off => pass,
                 Recording::On => (pass, record_text(Pass::$pass)).chain(),
@@ -120,8 +121,61 @@ pub fn plan_schedule(recording: Recording) -> Schedule {
     schedule
 }
 
+/// Systems that were added to the plan schedule, or their orders, do not fit together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the plan schedule cannot be built: {reason}; check the systems and orders that were added to `PlanSchedule`")]
+pub struct InvalidSchedule {
+    /// What bevy says.
+    pub reason: String,
+}
+
+fn initialize(schedule: &mut Schedule, world: &mut World) -> Result<(), InvalidSchedule> {
+    let result = schedule.initialize(world);
+    result.map(drop).map_err(|error| InvalidSchedule { reason: error.to_string(schedule.graph(), world) })
+}
+
+/// The systems of the plan schedule that are the passes' own.
+#[derive(Resource, Default)]
+struct OwnSystems(Vec<SystemKey>);
+
+/// Adds the plan schedule to a world, and notes which systems in it are ours.
+///
+/// # Errors
+/// Never for the passes alone: their order is declared.
+pub fn install_plan_schedule(world: &mut World, recording: Recording) -> Result<(), InvalidSchedule> {
+    let mut schedule = plan_schedule(recording);
+    initialize(&mut schedule, world)?;
+    let own = schedule.systems().map(|systems| systems.map(|(key, _)| key).collect()).unwrap_or_default();
+    world.insert_resource(OwnSystems(own));
+    world.add_schedule(schedule);
+    Ok(())
+}
+
+/// Runs the plan schedule, and once more where memory did not suffice for several pipelined slots. Placements are shown as components between the passes only if there are systems that could look.
+///
+/// # Errors
+/// What users' systems and orders did to the schedule, before anything runs: cycles, sets that do not exist, ambiguities where
+/// they count as errors.
+pub fn run_plan_schedule(world: &mut World) -> Result<(), InvalidSchedule> {
+    world.schedule_scope(PlanSchedule, |world, schedule| {
+        initialize(schedule, world)?;
+        let own = world.get_resource::<OwnSystems>();
+        let is_own = |key: SystemKey| own.is_some_and(|own| own.0.contains(&key));
+        let alone = schedule.systems().is_ok_and(|mut systems| systems.all(|(key, _)| is_own(key)));
+        world.insert_resource(PlacementSync(!alone));
+        schedule.run(world);
+        // One slot cannot fall back any further.
+        if matches!(world.resource::<PlanStatus>(), PlanStatus::Retry) {
+            *world.resource_mut::<PlanStatus>() = PlanStatus::Planning;
+            schedule.run(world);
+        }
+        Ok(())
+    })
+}
+
 /// Gives a world every resource that the passes use. Keeps those that exist.
 pub fn init_resources(world: &mut World) {
+    fallback::init(world);
     world.init_resource::<Backends>();
     world.init_resource::<SharedGeneration>();
     world.init_resource::<PlanSalt>();
@@ -130,21 +184,19 @@ pub fn init_resources(world: &mut World) {
     world.init_resource::<PlanCounters>();
     world.init_resource::<PassTimings>();
     world.init_resource::<PassTexts>();
+    world.init_resource::<Nodes>();
     world.init_resource::<NodeOrder>();
-    world.init_resource::<NodeNames>();
-    world.init_resource::<NodeDescs>();
-    world.init_resource::<NodeOps>();
-    world.init_resource::<NodeSources>();
-    world.init_resource::<NodeRoots>();
+    world.init_resource::<Gathered>();
+    world.init_resource::<NodePlacements>();
+    world.init_resource::<PlacementSync>();
+    world.init_resource::<MemoryReach>();
     world.init_resource::<NodeFlags>();
-    world.init_resource::<NodePins>();
     world.init_resource::<NodeMemory>();
     world.init_resource::<SupportMasks>();
     world.init_resource::<OffloadMasks>();
     world.init_resource::<PaddedBytes>();
     world.init_resource::<Refusals>();
     world.init_resource::<WriterFamilies>();
-    world.init_resource::<NodeBackends>();
     world.init_resource::<Splits>();
     world.init_resource::<Copies>();
     world.init_resource::<Live>();

@@ -6,17 +6,15 @@
 //! Cost: nodes × operands, each with one hash look-up. Source: DESIGN "split"; pass 5 of ggml's
 //! `ggml_backend_sched_split_graph`, without its limits and without its history.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use bevy_ecs::{prelude::*, system::SystemParam};
 use entensor_components::Usage;
+use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use crate::{
-    columns::{
-        Backends, NodeMemory, NodeNames, NodeOps, NodeRoots, NodeSources, PlacementsRef, Refusals, SupportMasks,
-        index_u32,
-    },
+    columns::{BackendMasks, Backends, MemoryReach, NodeMemory, Nodes, Placements, Refusals, SupportMasks, index_u32},
     error::PlanError,
     status::PassResult,
 };
@@ -26,15 +24,28 @@ use crate::{
 pub struct Split {
     /// The backend.
     pub backend: u32,
-    /// The computing nodes, in order.
-    pub nodes: Vec<u32>,
-    /// The copies made at its start: indices into [`Copies`].
-    pub inputs: Vec<u32>,
+    /// The computing nodes, in order: a range of [`crate::NodeTable::computing`].
+    pub nodes: Range<u32>,
+    /// The copies made at its start: a range of [`Splits::inputs`].
+    pub inputs: Range<u32>,
 }
 
 /// The runs, in order.
 #[derive(Resource, Clone, Debug, Default)]
-pub struct Splits(pub Vec<Split>);
+pub struct Splits {
+    /// The runs.
+    pub runs: Vec<Split>,
+    /// The copies that they make, one run after the other: indices into [`Copies`].
+    pub inputs: Vec<u32>,
+}
+
+impl Splits {
+    /// The copies made at a run's start.
+    #[must_use]
+    pub fn inputs_of(&self, run: &Split) -> &[u32] {
+        &self.inputs[run.inputs.start as usize..run.inputs.end as usize]
+    }
+}
 
 /// A tensor's copy on a backend that cannot use its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,38 +60,13 @@ pub struct CopyRecord {
 #[derive(Resource, Clone, Debug, Default)]
 pub struct Copies(pub Vec<CopyRecord>);
 
-/// Where every node is, by index: the placement components, gathered for the passes after them.
-#[derive(Resource, Clone, Debug, Default)]
-pub struct NodeBackends(pub Vec<u32>);
-
-impl NodeBackends {
-    /// Whether a backend can use a node's memory where it is.
-    pub(crate) fn can_use(
-        &self,
-        backend: usize,
-        node: usize,
-        backends: &Backends,
-        roots: &NodeRoots,
-        memory: &NodeMemory,
-    ) -> bool {
-        let capabilities = backends.0[backend].capabilities();
-        let root = roots.of(node);
-        match memory.buffer_of(root) {
-            Some(buffer) => capabilities.can_use(&buffer.kind, buffer.opaque, &buffer.buffer_type),
-            None => capabilities.reads.contains(&backends.0[self.0[root] as usize].capabilities().memory),
-        }
-    }
-}
-
 /// What the rules look at.
 #[derive(SystemParam)]
 pub struct SplitInputsParam<'w> {
     backends: Res<'w, Backends>,
-    names: Res<'w, NodeNames>,
-    ops: Res<'w, NodeOps>,
-    sources: Res<'w, NodeSources>,
-    roots: Res<'w, NodeRoots>,
+    nodes: Res<'w, Nodes>,
     memory: Res<'w, NodeMemory>,
+    reach: Res<'w, MemoryReach>,
     support: Res<'w, SupportMasks>,
     refusals: Res<'w, Refusals>,
 }
@@ -88,64 +74,85 @@ pub struct SplitInputsParam<'w> {
 /// The pass.
 pub fn split(
     inputs: SplitInputsParam<'_>,
-    placements: PlacementsRef<'_, '_>,
-    mut node_backends: ResMut<'_, NodeBackends>,
+    mut placements: Placements<'_, '_>,
     mut splits: ResMut<'_, Splits>,
     mut copies: ResMut<'_, Copies>,
 ) -> PassResult {
-    splits.0.clear();
+    splits.runs.clear();
+    splits.inputs.clear();
     copies.0.clear();
-    node_backends.0 = placements.all(&inputs.names, inputs.backends.0.len())?;
+    placements.settle();
+    placements.check_all(&inputs.nodes)?;
+    // Where everybody can use everything, nothing is copied and nobody asks.
+    let mut users = BackendMasks::default();
+    let everywhere = inputs.reach.is_total();
+    if !everywhere {
+        users.reset(inputs.nodes.len(), inputs.backends.0.len(), false);
+    }
+    let asked = if everywhere { 0 } else { inputs.nodes.len() };
+    for root in (0..asked).filter(|&node| inputs.nodes.roots.is_root(node)) {
+        let at = placements.get(root).expect("`check_all` has seen that every node is placed");
+        inputs.reach.copy_users(&mut users, root, at, &inputs.memory);
+    }
     let mut cutter = Cutter {
         inputs: &inputs,
-        node_backends: &node_backends,
-        splits: &mut splits.0,
+        placements: &placements,
+        users: (!everywhere).then_some(&users),
+        splits: &mut splits,
         copies: &mut copies.0,
-        made: HashMap::new(),
-        root_writes: vec![0; inputs.names.0.len()],
+        made: HashMap::default(),
+        root_writes: vec![0; asked],
+        max_inputs: inputs.backends.0.iter().map(|b| b.capabilities().max_inputs.unwrap_or(u64::MAX)).collect(),
     };
-    for node in inputs.ops.computing() {
-        cutter.add(node)?;
+    for (position, node) in inputs.nodes.computing().enumerate() {
+        cutter.add(index_u32(position), node)?;
     }
-    Ok(splits.0.len())
+    Ok(splits.runs.len())
 }
 
-struct Cutter<'a> {
-    inputs: &'a SplitInputsParam<'a>,
-    node_backends: &'a NodeBackends,
-    splits: &'a mut Vec<Split>,
+struct Cutter<'a, 'w, 's> {
+    inputs: &'a SplitInputsParam<'w>,
+    placements: &'a Placements<'w, 's>,
+    /// Per root, the backends that can use its memory where it is; `None` if all can.
+    users: Option<&'a BackendMasks>,
+    splits: &'a mut Splits,
     copies: &'a mut Vec<CopyRecord>,
     /// (source, backend) → (copy, writes of the root when it was last made).
-    made: HashMap<(u32, u32), (u32, u32)>,
-    /// How often each root has been written so far.
+    made: HashMap<(u32, u32), (u32, u32), FxBuildHasher>,
+    /// How often each root has been written so far; empty where nothing is copied.
     root_writes: Vec<u32>,
+    /// Most copies that a split of each backend may make.
+    max_inputs: Vec<u64>,
 }
 
-impl Cutter<'_> {
-    fn add(&mut self, node: usize) -> Result<(), PlanError> {
-        let backend = self.node_backends.0[node];
-        self.check_placed(node, backend as usize)?;
+impl Cutter<'_, '_, '_> {
+    fn add(&mut self, position: u32, node: usize) -> Result<(), PlanError> {
+        let at = self.placements.get(node).expect("`check_all` has seen that every node is placed");
+        let backend = index_u32(at);
+        self.check_placed(node, at)?;
         let missing = self.missing(node, backend);
-        let max = self.inputs.backends.0[backend as usize].capabilities().max_inputs.unwrap_or(u64::MAX);
-        let needs_cut = self.splits.last().is_none_or(|current| {
+        let max = self.max_inputs[at];
+        let made = index_u32(self.splits.inputs.len());
+        let needs_cut = self.splits.runs.last().is_none_or(|current| {
             let uploads_weight = || missing.iter().any(|&source| self.is_weight(source as usize));
+            let inputs = made - current.inputs.start;
             current.backend != backend
-                || (!current.inputs.is_empty() && uploads_weight())
-                || (!missing.is_empty() && (current.inputs.len() + missing.len()) as u64 > max)
+                || (!missing.is_empty()
+                    && ((inputs > 0 && uploads_weight()) || u64::from(inputs) + missing.len() as u64 > max))
         });
         if needs_cut {
             if missing.len() as u64 > max {
                 return Err(PlanError::TooManyInputs {
-                    node: Arc::clone(&self.inputs.names.0[node]),
-                    backend: self.inputs.backends.0[backend as usize].name().into(),
+                    node: Arc::clone(&self.inputs.nodes.names[node]),
+                    backend: self.inputs.backends.0[at].name().into(),
                     inputs: missing.len() as u64,
                     max,
                 });
             }
-            self.splits.push(Split { backend, nodes: Vec::new(), inputs: Vec::new() });
+            self.splits.runs.push(Split { backend, nodes: position..position, inputs: made..made });
         }
         for source in missing {
-            let writes = self.root_writes[self.inputs.roots.of(source as usize)];
+            let writes = self.root_writes[self.inputs.nodes.roots.of(source as usize)];
             let next = index_u32(self.copies.len());
             let entry = self.made.entry((source, backend)).or_insert((next, writes));
             entry.1 = writes;
@@ -153,15 +160,22 @@ impl Cutter<'_> {
             if copy == next {
                 self.copies.push(CopyRecord { source, backend });
             }
-            if let Some(current) = self.splits.last_mut() {
-                current.inputs.push(copy);
-            }
+            self.splits.inputs.push(copy);
         }
-        if let Some(current) = self.splits.last_mut() {
-            current.nodes.push(index_u32(node));
+        let made = index_u32(self.splits.inputs.len());
+        if let Some(current) = self.splits.runs.last_mut() {
+            current.nodes.end = position + 1;
+            current.inputs.end = made;
         }
-        self.root_writes[self.inputs.roots.of(node)] += 1;
+        if let Some(writes) = self.root_writes.get_mut(self.inputs.nodes.roots.of(node)) {
+            *writes += 1;
+        }
         Ok(())
+    }
+
+    /// Whether a backend can use a node's memory where it is.
+    fn can_use(&self, backend: usize, node: usize) -> bool {
+        self.users.is_none_or(|users| users.get(self.inputs.nodes.roots.of(node), backend))
     }
 
     /// Systems between the passes may have moved the node: the masks still hold.
@@ -169,13 +183,13 @@ impl Cutter<'_> {
         let inputs = self.inputs;
         let reason = if !inputs.support.0.get(node, backend) {
             inputs.refusals.reason(node, backend)
-        } else if !self.node_backends.can_use(backend, node, &inputs.backends, &inputs.roots, &inputs.memory) {
+        } else if !self.can_use(backend, node) {
             "it cannot use the target's memory".into()
         } else {
             return Ok(());
         };
         Err(PlanError::Misplaced {
-            node: Arc::clone(&inputs.names.0[node]),
+            node: Arc::clone(&inputs.nodes.names[node]),
             backend: inputs.backends.0[backend].name().into(),
             reason,
         })
@@ -184,18 +198,15 @@ impl Cutter<'_> {
     /// Operands that the backend cannot use where they are, and of which it has no copy that is up to date.
     fn missing(&self, node: usize, backend: u32) -> SmallVec<[u32; 4]> {
         let mut missing = SmallVec::new();
-        for &source in self.inputs.sources.of(node) {
-            let inputs = self.inputs;
-            let usable = self.node_backends.can_use(
-                backend as usize,
-                source as usize,
-                &inputs.backends,
-                &inputs.roots,
-                &inputs.memory,
-            );
-            let writes = self.root_writes[inputs.roots.of(source as usize)];
-            let fresh = || self.made.get(&(source, backend)).is_some_and(|&(_, at)| at == writes);
-            if !usable && !missing.contains(&source) && !fresh() {
+        if self.users.is_none() {
+            return missing;
+        }
+        for &source in self.inputs.nodes.sources.of(node) {
+            if self.can_use(backend as usize, source as usize) || missing.contains(&source) {
+                continue;
+            }
+            let writes = self.root_writes[self.inputs.nodes.roots.of(source as usize)];
+            if self.made.get(&(source, backend)).is_none_or(|&(_, at)| at != writes) {
                 missing.push(source);
             }
         }
@@ -203,7 +214,7 @@ impl Cutter<'_> {
     }
 
     fn is_weight(&self, node: usize) -> bool {
-        let buffer = self.inputs.memory.buffer_of(self.inputs.roots.of(node));
+        let buffer = self.inputs.memory.buffer_of(self.inputs.nodes.roots.of(node));
         buffer.is_some_and(|buffer| buffer.usage == Usage::Weights)
     }
 }

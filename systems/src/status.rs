@@ -11,7 +11,9 @@ use bevy_ecs::{
 use crate::{columns::Planning, error::PlanError, plan::Plan};
 
 /// The passes in order. A pass keeps one word everywhere: file, system, timer, golden, bench.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+///
+/// Each is a system set of its own too, inside one of [`crate::PlanSystems`]: to take a pass out and put another in.
+#[derive(SystemSet, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pass {
     /// Puts the wanted nodes and what they need in order.
     Index,
@@ -90,6 +92,8 @@ pub enum PlanStatus {
     Cached(Arc<Plan>),
     /// There is a plan.
     Ready,
+    /// Memory did not suffice for several pipelined slots: the schedule is to run again, and plans one.
+    Retry,
     /// There is a plan, and `compute` is to walk it.
     Computing,
     /// A pass failed; later ones are skipped.
@@ -196,6 +200,8 @@ pub struct PlanCounters {
     pub cached: u64,
     /// Plans made.
     pub planned: u64,
+    /// Plans with several pipelined slots that were given up for one with a single slot.
+    pub fallbacks: u64,
     /// Why graphs were looked at again, cached or planned.
     pub reasons: BTreeMap<PlanReason, u64>,
 }

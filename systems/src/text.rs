@@ -8,14 +8,11 @@ use entensor_components::Cause;
 
 use crate::{
     allocate::Allocated,
-    columns::{
-        Backends, NodeDescs, NodeFlags, NodeMemory, NodeNames, NodeOps, NodeOrder, NodeRoots, NodeSources,
-        OffloadMasks, PlacementsRef, Planning, SupportMasks,
-    },
+    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, OffloadMasks, Planning, SupportMasks},
     liveness::{Holds, Live},
     plan::{Plan, Step},
     publish::GraphPlan,
-    split::{Copies, NodeBackends, Splits},
+    split::{Copies, Splits},
     status::{Pass, PlanStatus},
 };
 
@@ -49,10 +46,10 @@ pub(crate) fn record_text(pass: Pass) -> ScheduleConfigs<ScheduleSystem> {
         Pass::Assign | Pass::Expand | Pass::Upgrade | Pass::Inherit => {
             (move |texts: ResMut<'_, PassTexts>,
                    status: Res<'_, PlanStatus>,
-                   names: Res<'_, NodeNames>,
+                   nodes: Res<'_, Nodes>,
                    backends: Res<'_, Backends>,
-                   placements: PlacementsRef<'_, '_>| {
-                record_placements(pass, texts, &status, &names, &backends, &placements);
+                   placements: Res<'_, NodePlacements>| {
+                record_placements(pass, texts, &status, &nodes, &backends, &placements);
             })
             .into_configs()
         }
@@ -74,12 +71,7 @@ fn ran(status: &PlanStatus, pass: Pass) -> bool {
 
 fn record_index(
     status: Res<'_, PlanStatus>,
-    order: Res<'_, NodeOrder>,
-    names: Res<'_, NodeNames>,
-    descs: Res<'_, NodeDescs>,
-    ops: Res<'_, NodeOps>,
-    sources: Res<'_, NodeSources>,
-    roots: Res<'_, NodeRoots>,
+    nodes: Res<'_, Nodes>,
     flags: Res<'_, NodeFlags>,
     memory: Res<'_, NodeMemory>,
     mut texts: ResMut<'_, PassTexts>,
@@ -94,9 +86,9 @@ fn record_index(
         return;
     }
     let mut text = String::new();
-    for i in 0..names.0.len() {
-        let _ = write!(text, "{} {} = ", i, names.0[i]);
-        if i < order.leaves {
+    for i in 0..nodes.len() {
+        let _ = write!(text, "{} {} = ", i, nodes.names[i]);
+        if i < nodes.leaves {
             let kind = match memory.buffer_of(i) {
                 Some(buffer) => format!("tensor in {} ({})", buffer.name, buffer.usage.name()),
                 None if flags.0[i].input => "input".into(),
@@ -104,19 +96,19 @@ fn record_index(
             };
             let _ = write!(text, "{kind}");
         } else {
-            let op = ops.0[i].to_string();
+            let op = nodes.ops[i].to_string();
             let (word, params) = op.split_once(' ').unwrap_or((&op, ""));
             let _ = write!(text, "{word}");
-            for &source in sources.of(i) {
-                let _ = write!(text, " {}", names.0[source as usize]);
+            for &source in nodes.sources.of(i) {
+                let _ = write!(text, " {}", nodes.names[source as usize]);
             }
             if !params.is_empty() {
                 let _ = write!(text, " {params}");
             }
         }
-        let _ = write!(text, " : {}", descs.0[i]);
-        if !roots.is_root(i) {
-            let _ = write!(text, " in {}+{}", names.0[roots.of(i)], roots.offset_bytes[i]);
+        let _ = write!(text, " : {}", nodes.descs[i]);
+        if !nodes.roots.is_root(i) {
+            let _ = write!(text, " in {}+{}", nodes.names[nodes.roots.of(i)], nodes.roots.offset_bytes[i]);
         }
         if flags.0[i].output {
             text.push_str(" output");
@@ -128,8 +120,7 @@ fn record_index(
 
 fn record_probe(
     status: Res<'_, PlanStatus>,
-    names: Res<'_, NodeNames>,
-    ops: Res<'_, NodeOps>,
+    nodes: Res<'_, Nodes>,
     backends: Res<'_, Backends>,
     support: Res<'_, SupportMasks>,
     offload: Res<'_, OffloadMasks>,
@@ -140,13 +131,13 @@ fn record_probe(
     }
     let mut text = String::new();
     let count = backends.0.len();
-    for i in ops.computing() {
+    for i in nodes.computing() {
         let able: Vec<&str> = support.0.iter(i, count).map(|b| backends.0[b].name()).collect();
         let wants: Vec<&str> = offload.0.iter(i, count).map(|b| backends.0[b].name()).collect();
         if able.len() == count && wants.is_empty() {
             continue;
         }
-        let _ = write!(text, "{} runs on [{}]", names.0[i], able.join(" "));
+        let _ = write!(text, "{} runs on [{}]", nodes.names[i], able.join(" "));
         if !wants.is_empty() {
             let _ = write!(text, " wanted by [{}]", wants.join(" "));
         }
@@ -159,20 +150,20 @@ fn record_placements(
     pass: Pass,
     mut texts: ResMut<'_, PassTexts>,
     status: &PlanStatus,
-    names: &NodeNames,
+    nodes: &Nodes,
     backends: &Backends,
-    placements: &PlacementsRef<'_, '_>,
+    placements: &NodePlacements,
 ) {
     if !ran(status, pass) {
         return;
     }
-    texts.placements.resize(names.0.len(), None);
+    texts.placements.resize(nodes.len(), None);
     let mut text = String::new();
-    for i in 0..names.0.len() {
-        let now = placements.get(i);
+    for i in 0..nodes.len() {
+        let now = placements.get(i).map(|b| (b, placements.cause(i)));
         if now != texts.placements[i] {
             let (place, cause) = now.map_or(("nowhere", Cause::Undecided), |(b, cause)| (backends.0[b].name(), cause));
-            let _ = writeln!(text, "{} -> {place} [{cause}]", names.0[i]);
+            let _ = writeln!(text, "{} -> {place} [{cause}]", nodes.names[i]);
             texts.placements[i] = now;
         }
     }
@@ -181,7 +172,7 @@ fn record_placements(
 
 fn record_split(
     status: Res<'_, PlanStatus>,
-    names: Res<'_, NodeNames>,
+    nodes: Res<'_, Nodes>,
     backends: Res<'_, Backends>,
     splits: Res<'_, Splits>,
     copies: Res<'_, Copies>,
@@ -191,14 +182,14 @@ fn record_split(
         return;
     }
     let mut text = String::new();
-    for (index, split) in splits.0.iter().enumerate() {
+    for (index, split) in splits.runs.iter().enumerate() {
         let _ = write!(text, "{index} {}:", backends.0[split.backend as usize].name());
-        for &node in &split.nodes {
-            let _ = write!(text, " {}", names.0[node as usize]);
+        for &node in nodes.computed_by(split) {
+            let _ = write!(text, " {}", nodes.names[node as usize]);
         }
         text.push('\n');
-        for &copy in &split.inputs {
-            let _ = writeln!(text, "  copies {}", names.0[copies.0[copy as usize].source as usize]);
+        for &copy in splits.inputs_of(split) {
+            let _ = writeln!(text, "  copies {}", nodes.names[copies.0[copy as usize].source as usize]);
         }
     }
     texts.texts.push((Pass::Split, text));
@@ -208,28 +199,28 @@ fn record_split(
 fn item_name(
     holds: Holds,
     slot: u32,
-    names: &NodeNames,
+    nodes: &Nodes,
     backends: &Backends,
     copies: &Copies,
-    places: &NodeBackends,
+    places: &NodePlacements,
 ) -> String {
     let (node, backend) = match holds {
-        Holds::Node(node) if slot == 0 => return names.0[node as usize].to_string(),
-        Holds::Node(node) => (node, places.0[node as usize]),
+        Holds::Node(node) if slot == 0 => return nodes.names[node as usize].to_string(),
+        Holds::Node(node) => (node, places.backends[node as usize]),
         Holds::Copy(copy) => {
             let record = copies.0[copy as usize];
             (record.source, record.backend)
         }
     };
-    format!("{}#{}#{slot}", backends.0[backend as usize].name(), names.0[node as usize])
+    format!("{}#{}#{slot}", backends.0[backend as usize].name(), nodes.names[node as usize])
 }
 
 fn record_liveness(
     status: Res<'_, PlanStatus>,
-    names: Res<'_, NodeNames>,
+    nodes: Res<'_, Nodes>,
     backends: Res<'_, Backends>,
     copies: Res<'_, Copies>,
-    places: Res<'_, NodeBackends>,
+    places: Res<'_, NodePlacements>,
     live: Res<'_, Live>,
     mut texts: ResMut<'_, PassTexts>,
 ) {
@@ -238,7 +229,7 @@ fn record_liveness(
     }
     let name = |item: u32| {
         let item = &live.items[item as usize];
-        item_name(item.holds, item.slot, &names, &backends, &copies, &places)
+        item_name(item.holds, item.slot, &nodes, &backends, &copies, &places)
     };
     let mut text = String::new();
     for (i, item) in live.items.iter().enumerate() {
@@ -254,10 +245,10 @@ fn record_liveness(
 
 fn record_allocate(
     status: Res<'_, PlanStatus>,
-    names: Res<'_, NodeNames>,
+    nodes: Res<'_, Nodes>,
     backends: Res<'_, Backends>,
     copies: Res<'_, Copies>,
-    places: Res<'_, NodeBackends>,
+    places: Res<'_, NodePlacements>,
     live: Res<'_, Live>,
     allocated: Res<'_, Allocated>,
     mut texts: ResMut<'_, PassTexts>,
@@ -272,7 +263,7 @@ fn record_allocate(
     }
     for item in &live.items {
         let place = allocated.places[item.block as usize];
-        let name = item_name(item.holds, item.slot, &names, &backends, &copies, &places);
+        let name = item_name(item.holds, item.slot, &nodes, &backends, &copies, &places);
         let _ = writeln!(text, "{name} at {}+{}", place.buffer, place.offset_bytes);
     }
     let _ = writeln!(text, "planned {} bytes, lower bound {}", allocated.planned_bytes(), allocated.lower_bound_bytes);
@@ -304,7 +295,7 @@ fn steps_text(plan: &Plan) -> String {
                 Step::Copy { copy, split, from_backend, .. } => {
                     let source = plan.copies[*copy as usize].source;
                     let (from, to) = (name(*from_backend), name(plan.splits[*split as usize].backend));
-                    writeln!(text, "{index} copy {} {from} -> {to}", plan.nodes[source as usize].name)
+                    writeln!(text, "{index} copy {} {from} -> {to}", plan.table.names[source as usize])
                 }
                 Step::Launch { split } => {
                     writeln!(text, "{index} launch {split} on {}", name(plan.splits[*split as usize].backend))

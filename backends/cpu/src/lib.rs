@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, HOST_ALIGN_BYTES, HostBuffers, ImportedBytes, MemoryHandle,
-    MemoryReport, OpDesc, PreparedSplit, SplitDesc, Support, Usage, host_io,
+    MemoryReport, OpDesc, PreparedSplit, SplitView, Support, Usage, host_io,
 };
 pub use simd::Simd;
 
@@ -153,8 +153,8 @@ impl Backend for CpuBackend {
         host_io::read(memory, offset_bytes, bytes)
     }
 
-    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
-        let program = lower::lower(&split)?;
+    fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
+        let program = lower::lower(split)?;
         let helpers = self.crew.as_ref().map_or(0, |crew| crew.helpers());
         let run = Run::new(program, self.level, helpers)?;
         Ok(Box::new(Prepared::new(run, self.crew.clone())))

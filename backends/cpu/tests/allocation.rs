@@ -47,7 +47,7 @@ fn a_warm_submission_allocates_nothing() {
     for (threads, width, tokens, (split, read, written)) in blocks.into_iter().chain(sorts) {
         let backend = cpu(threads);
         let memories = [memory(&backend, &read), memory(&backend, &written)];
-        let prepared = backend.prepare(split).expect("valid");
+        let prepared = backend.prepare(&split).expect("valid");
         // On a busy machine a helper may join for the first time late, and a thread's first steps allocate. What must hold
         // is that a steady state is reached.
         let mut fewest = usize::MAX;
@@ -67,7 +67,7 @@ fn a_warm_submission_allocates_nothing() {
         let backend = CpuBackend::new(config).expect("the CPU is there");
         let (split, read, written) = block(256, 64, 2);
         let memories = [memory(&backend, &read), memory(&backend, &written)];
-        let prepared = backend.prepare(split).expect("valid");
+        let prepared = backend.prepare(&split).expect("valid");
         for _ in 0..20 {
             prepared.submit(&memories).expect("runs");
         }

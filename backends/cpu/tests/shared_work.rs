@@ -45,7 +45,7 @@ impl Layout {
 fn run(backend: &dyn Backend, nodes: &[NodeDesc], bytes: &[u8]) -> Result<Vec<u8>, BackendError> {
     let memory = memory(backend, bytes);
     let split = SplitDesc { nodes: nodes.to_vec(), memory_slots: 1 };
-    backend.prepare(split)?.submit(std::slice::from_ref(&memory))?;
+    backend.prepare(&split)?.submit(std::slice::from_ref(&memory))?;
     Ok(contents(backend, &memory))
 }
 
@@ -169,7 +169,7 @@ fn a_bad_id_stops_the_split_where_it_is_used() {
         let backend = cpu(threads);
         let memory = memory(&backend, &layout.bytes);
         let split = SplitDesc { nodes: nodes.to_vec(), memory_slots: 1 };
-        let prepared = backend.prepare(split).expect("valid");
+        let prepared = backend.prepare(&split).expect("valid");
         let error = prepared.submit(std::slice::from_ref(&memory)).expect_err("there are two experts");
         // Ids are i² + i mod 5: 0, 2, …
         let expected = BackendError::IndexOutOfRange { node: "bad".into(), position: 1, value: 2, rows: 2 };

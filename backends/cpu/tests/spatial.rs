@@ -14,7 +14,7 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
 fn run(backend: &dyn Backend, nodes: &[NodeDesc], bytes: &[u8]) -> Vec<u8> {
     let memory = memory(backend, bytes);
     let split = SplitDesc { nodes: nodes.to_vec(), memory_slots: 1 };
-    backend.prepare(split).expect("valid").submit(std::slice::from_ref(&memory)).expect("runs");
+    backend.prepare(&split).expect("valid").submit(std::slice::from_ref(&memory)).expect("runs");
     contents(backend, &memory)
 }
 
@@ -118,6 +118,6 @@ fn work_that_no_memory_holds_is_an_error() {
     out.desc = op.result(&[kernel.desc, x.desc]).expect("a small result").desc;
     out.offset_bytes = 128;
     let split = SplitDesc { nodes: vec![node("huge", op, &[kernel, x], out)], memory_slots: 1 };
-    let error = cpu(1).prepare(split).err().expect("no memory holds the input packed");
+    let error = cpu(1).prepare(&split).err().expect("no memory holds the input packed");
     assert!(matches!(error, BackendError::OutOfMemory { .. }), "{error}");
 }

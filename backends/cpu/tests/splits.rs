@@ -50,7 +50,7 @@ fn any_node() -> impl Strategy<Value = NodeDesc> {
 
 fn run(backend: &dyn Backend, split: &SplitDesc) -> Vec<u8> {
     let memory = memory(backend, &floats(1024));
-    backend.prepare(split.clone()).expect("valid").submit(std::slice::from_ref(&memory)).expect("runs");
+    backend.prepare(split).expect("valid").submit(std::slice::from_ref(&memory)).expect("runs");
     contents(backend, &memory)
 }
 
@@ -80,7 +80,7 @@ fn independent_and_dependent_steps_of_a_large_split() {
     let split = SplitDesc { nodes, memory_slots: 1 };
     let result = |backend: &dyn Backend| {
         let memory = memory(backend, &floats(11 * 20_000));
-        backend.prepare(split.clone()).expect("valid").submit(std::slice::from_ref(&memory)).expect("runs");
+        backend.prepare(&split).expect("valid").submit(std::slice::from_ref(&memory)).expect("runs");
         contents(backend, &memory)
     };
     let expected = result(&OracleBackend::new("oracle"));

@@ -31,7 +31,7 @@ fn on_pool(pool: &Arc<rayon::ThreadPool>, threads: Option<usize>) -> CpuBackend 
 fn run(backend: &CpuBackend, repeats: usize, runs: usize) -> Vec<u8> {
     let (split, read, written) = block(WIDTH, TOKENS, repeats);
     let memories = [memory(backend, &read), memory(backend, &written)];
-    let prepared = backend.prepare(split).expect("valid");
+    let prepared = backend.prepare(&split).expect("valid");
     for _ in 0..runs {
         prepared.submit(&memories).expect("runs");
     }
@@ -55,7 +55,7 @@ fn sorts_and_sums_side_by_side_give_the_same_bits() {
     let result = |backend: &dyn Backend, width, rows| {
         let (split, read, written) = reductions(width, rows);
         let memories = [memory(backend, &read), memory(backend, &written)];
-        let prepared = backend.prepare(split).expect("valid");
+        let prepared = backend.prepare(&split).expect("valid");
         (0..10).for_each(|_| assert!(prepared.submit(&memories).is_ok()));
         contents(backend, &memories[1])
     };
@@ -72,7 +72,7 @@ fn small_splits_by_the_thousand() {
     let backend = cpu(4);
     let (split, read, written) = block(32, 2, 1);
     let memories = [memory(&backend, &read), memory(&backend, &written)];
-    let prepared = backend.prepare(split).expect("valid");
+    let prepared = backend.prepare(&split).expect("valid");
     for _ in 0..20_000 {
         prepared.submit(&memories).expect("runs");
     }
@@ -122,7 +122,7 @@ fn one_split_submitted_from_several_threads_runs_once_at_a_time() {
     let x = tensor(0, 0, DType::F32, &[100_000]);
     let one = tensor(1, 0, DType::F32, &[1]);
     let split = SplitDesc { nodes: vec![node("count", Op::Add {}, &[x, one], x)], memory_slots: 2 };
-    let prepared = backend.prepare(split).expect("valid");
+    let prepared = backend.prepare(&split).expect("valid");
     let memories = [memory(&backend, &[0; 400_000]), memory(&backend, &1.0_f32.to_le_bytes())];
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -140,7 +140,7 @@ fn splits_over_the_same_memories_in_other_orders_do_not_deadlock() {
     let copy = |from: u32, to: u32| {
         let (from, to) = (tensor(from, 0, DType::F32, &[64]), tensor(to, 0, DType::F32, &[64]));
         let split = SplitDesc { nodes: vec![node("copy", Op::Cpy {}, &[from, to], to)], memory_slots: 2 };
-        backend.prepare(split).expect("valid")
+        backend.prepare(&split).expect("valid")
     };
     let splits = [copy(0, 1), copy(1, 0)];
     thread::scope(|scope| {
@@ -156,7 +156,7 @@ fn what_memories_may_be_bound() {
     let (a, b) = (tensor(0, 0, DType::F32, &[16]), tensor(1, 0, DType::F32, &[16]));
     let out = tensor(2, 64, DType::F32, &[16]);
     let split = SplitDesc { nodes: vec![node("sum", Op::Add {}, &[a, b], out)], memory_slots: 4 };
-    let prepared = backend.prepare(split).expect("valid");
+    let prepared = backend.prepare(&split).expect("valid");
     let large = || memory(&backend, &floats(32));
     let (x, y) = (large(), large());
     let foreign = MemoryHandle::new(Arc::new("not ours"));
@@ -188,7 +188,7 @@ fn a_bad_id_stops_the_run_before_later_nodes_write() {
         node("pick", Op::GetRows {}, &[table, ids], rows),
         node("after", Op::Scale { by: 2.0 }, &[big], big),
     ];
-    let prepared = backend.prepare(SplitDesc { nodes, memory_slots: 2 }).expect("valid");
+    let prepared = backend.prepare(&SplitDesc { nodes, memory_slots: 2 }).expect("valid");
     let mut read: Vec<u8> = [0, 7, 8, -1_i32].into_iter().flat_map(i32::to_le_bytes).collect();
     read.extend(floats(12 + 256 * 8));
     let written = floats(256 * 512 + 256 * 4);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, HostBuffers, HostLocks, ImportedBytes, MemoryHandle, MemoryReport,
-    NodeDesc, OpDesc, PreparedSplit, SlotUse, SplitDesc, Support, TensorDesc, TensorRef, Ticket, Usage, host_io,
+    NodeDesc, OpDesc, PreparedSplit, SlotUse, SplitView, Support, TensorDesc, TensorRef, Ticket, Usage, host_io,
 };
 
 /// The reference backend. Supports every op, dtype and layout that the op table's rules allow.
@@ -95,9 +95,10 @@ impl Backend for OracleBackend {
         host_io::read(memory, offset_bytes, bytes)
     }
 
-    fn prepare(&self, split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
+    fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
         let mut slots = Vec::new();
-        for node in &split.nodes {
+        let nodes: Vec<NodeDesc> = (0..split.len()).map(|index| split.node(index)).collect();
+        for node in &nodes {
             let refused =
                 |reason| BackendError::UnsupportedNode { node: Arc::clone(&node.name), op: node.op.row().name, reason };
             let operands: Vec<TensorDesc> = node.operands.iter().map(|o| o.desc).collect();
@@ -114,7 +115,7 @@ impl Backend for OracleBackend {
                 SlotUse::note(&mut slots, tensor.memory, written, needed_bytes);
             }
         }
-        Ok(Box::new(OracleSplit { nodes: split.nodes, slots }))
+        Ok(Box::new(OracleSplit { nodes, slots }))
     }
 
     fn memory_report(&self) -> MemoryReport {

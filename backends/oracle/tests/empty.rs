@@ -13,7 +13,7 @@ fn run(op: Op, operand: TensorDesc) -> Result<(), BackendError> {
     let node = NodeDesc { name: Arc::from("node"), op, output: tensor(output), operands: vec![tensor(operand)] };
     let oracle = OracleBackend::new("oracle");
     let memory = oracle.memory(oracle.create_buffer(64, Usage::Any)?)?;
-    let prepared = oracle.prepare(SplitDesc { nodes: vec![node], memory_slots: 1 })?;
+    let prepared = oracle.prepare(&SplitDesc { nodes: vec![node], memory_slots: 1 })?;
     prepared.submit(std::slice::from_ref(&memory)).map(|_| ())
 }
 

@@ -97,6 +97,7 @@ dtype_table! {
 impl DType {
     /// The table row of this dtype.
     #[must_use]
+    #[inline]
     pub fn row(self) -> &'static DTypeRow {
         &DTYPES[self as usize]
     }
@@ -121,12 +122,14 @@ impl DType {
 
     /// Elements per block; 1 for plain types.
     #[must_use]
+    #[inline]
     pub fn block_elements(self) -> u64 {
         self.row().block_elements
     }
 
     /// Bytes per block; the element size for plain types.
     #[must_use]
+    #[inline]
     pub fn block_bytes(self) -> u64 {
         self.row().block_bytes
     }
@@ -151,8 +154,13 @@ impl DType {
 
     /// Bytes of a row of `elements`, or `None` if it is no whole number of blocks or overflows.
     #[must_use]
+    #[inline]
     pub fn row_bytes(self, elements: u64) -> Option<u64> {
         let row = self.row();
+        // Planning asks this of every tensor; a division costs more than the rest.
+        if row.block_elements == 1 {
+            return elements.checked_mul(row.block_bytes);
+        }
         if !elements.is_multiple_of(row.block_elements) {
             return None;
         }
@@ -232,6 +240,7 @@ impl DTypeSet {
 
     /// Whether the set holds `dtype`.
     #[must_use]
+    #[inline]
     pub const fn contains(self, dtype: DType) -> bool {
         self.0 & (1 << dtype as u64) != 0
     }

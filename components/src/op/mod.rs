@@ -123,6 +123,7 @@ impl OpDesc<'_> {
 impl Op {
     /// The table row of this op.
     #[must_use]
+    #[inline]
     pub fn row(&self) -> &'static OpRow {
         self.kind().row()
     }
@@ -169,6 +170,7 @@ impl Op {
 impl OpKind {
     /// The table row of this op.
     #[must_use]
+    #[inline]
     pub fn row(self) -> &'static OpRow {
         &OPS[self as usize]
     }

@@ -143,6 +143,7 @@ impl std::fmt::Debug for OpRow {
 impl OpRow {
     /// Whether the op launches work: neither a leaf nor a view op.
     #[must_use]
+    #[inline]
     pub fn computes(&self) -> bool {
         !self.view && self.kind != OpKind::None
     }

@@ -1,6 +1,6 @@
 //! A plan as a drawing: input of Graphviz' `dot`.
 
-use std::fmt::Write as _;
+use std::{collections::HashSet, fmt::Write as _};
 
 use entensor::{Plan, systems::PlanNode};
 
@@ -13,21 +13,21 @@ pub(crate) fn render(plan: &Plan) -> String {
     for (index, split) in plan.splits.iter().enumerate() {
         let backend = plan.backends.get(split.backend as usize).map_or("", |b| &*b.name);
         let _ = writeln!(text, "  subgraph cluster_{index} {{\n    label={};", quote(&format!("{index} {backend}")));
-        for &node in &split.nodes {
-            if let Some(n) = plan.nodes.get(node as usize) {
-                let _ = writeln!(text, "    {}", line(node as usize, n, "box"));
-            }
+        for &node in plan.split_nodes(split) {
+            let _ = writeln!(text, "    {}", line(&plan.node(node as usize), "box"));
         }
         text.push_str("  }\n");
     }
     // Leaves and views belong to no split.
-    for (index, node) in plan.nodes.iter().enumerate().filter(|(_, node)| node.split.is_none()) {
-        let shape = if index < plan.leaves { "ellipse" } else { "box, peripheries=2" };
-        let _ = writeln!(text, "  {}", line(index, node, shape));
+    for node in plan.nodes().filter(|node| !node.op.row().computes()) {
+        let is_leaf = (node.index as usize) < plan.leaves();
+        let _ = writeln!(text, "  {}", line(&node, if is_leaf { "ellipse" } else { "box, peripheries=2" }));
     }
-    for (index, node) in plan.nodes.iter().enumerate() {
-        for &source in &node.sources {
-            let is_copied = is_copied(plan, node, source);
+    let copies: HashSet<(u32, u32)> = plan.copies.iter().map(|copy| (copy.source, copy.backend)).collect();
+    for node in plan.nodes() {
+        let index = node.index;
+        for &source in node.sources {
+            let is_copied = node.op.row().computes() && copies.contains(&(source, node.backend));
             let _ = writeln!(
                 text,
                 "  n{source} -> n{index}{};",
@@ -39,14 +39,10 @@ pub(crate) fn render(plan: &Plan) -> String {
     text
 }
 
-fn is_copied(plan: &Plan, node: &PlanNode, source: u32) -> bool {
-    node.split.is_some() && plan.copies.iter().any(|copy| copy.source == source && copy.backend == node.backend)
-}
-
-fn line(index: usize, node: &PlanNode, shape: &str) -> String {
+fn line(node: &PlanNode<'_>, shape: &str) -> String {
     let color = COLORS[node.backend as usize % COLORS.len()];
     let label = format!("{}\n{} {}\n[{}]", node.name, node.op.kind(), node.desc, node.cause);
-    format!("n{index} [shape={shape}, fillcolor=\"{color}\", label={}];", quote(&label))
+    format!("n{} [shape={shape}, fillcolor=\"{color}\", label={}];", node.index, quote(&label))
 }
 
 /// A quoted string of the dot language.

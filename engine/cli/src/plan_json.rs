@@ -1,6 +1,6 @@
 //! A plan as tools read it. The keys and their order are a contract.
 
-use entensor::{Pass, PassTimings, Plan, systems::Allocation};
+use entensor::{Pass, PassTimings, Plan, TensorDesc, systems::Allocation};
 use serde::Serialize;
 
 /// A whole plan.
@@ -68,14 +68,14 @@ struct BufferJson<'a> {
 /// A planned tensor's place, and the steps in which it is alive.
 #[derive(Serialize)]
 struct AllocationJson<'a> {
-    name: &'a str,
+    name: String,
     backend: &'a str,
     buffer: u32,
     offset: u64,
     bytes: u64,
     first: u32,
     last: u32,
-    in_place_of: Option<&'a str>,
+    in_place_of: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -96,23 +96,23 @@ impl<'a> PlanJson<'a> {
     /// The plan that was made last, with the times of its passes.
     pub(crate) fn new(plan: &'a Plan, timings: &PassTimings) -> Self {
         let backend = |index: u32| plan.backends.get(index as usize).map_or("", |b| &*b.name);
-        let node = |index: u32| plan.nodes.get(index as usize).map_or("", |n| &*n.name);
+        let node = |index: u32| plan.table.names.get(index as usize).map_or("", |name| &**name);
         let source_of = |copy: u32| plan.copies.get(copy as usize).map(|c| c.source);
         let names = |indices: &[u32]| indices.iter().map(|&i| node(i)).collect::<Vec<_>>();
         let splits = plan.splits.iter().enumerate().map(|(index, split)| SplitJson {
             index,
             backend: backend(split.backend),
-            nodes: names(&split.nodes),
-            inputs: split.inputs.iter().filter_map(|&copy| source_of(copy)).map(node).collect(),
+            nodes: names(plan.split_nodes(split)),
+            inputs: plan.split_inputs(split).iter().filter_map(|&copy| source_of(copy)).map(node).collect(),
         });
         let made = plan.splits.iter().enumerate().flat_map(|(index, split)| {
-            let inputs = split.inputs.iter().filter_map(|&copy| source_of(copy));
+            let inputs = plan.split_inputs(split).iter().filter_map(|&copy| source_of(copy));
             inputs.map(move |source| (index, split.backend, source))
         });
         let copies = made.map(|(split, on, source)| CopyJson {
             of: node(source),
             on: backend(on),
-            bytes: plan.nodes.get(source as usize).map_or(0, |n| n.desc.size_bytes()),
+            bytes: plan.table.descs.get(source as usize).map_or(0, TensorDesc::size_bytes),
             split,
         });
         Self {
@@ -138,34 +138,34 @@ fn backends(plan: &Plan) -> Vec<BackendJson<'_>> {
 }
 
 fn nodes(plan: &Plan) -> Vec<NodeJson<'_>> {
-    let name = |index: u32| plan.nodes.get(index as usize).map_or("", |n| &*n.name);
-    let rows = plan.nodes.iter().enumerate().map(|(index, n)| NodeJson {
-        name: &n.name,
+    let name = |index: u32| plan.table.names.get(index as usize).map_or("", |name| &**name);
+    let rows = plan.nodes().map(|n| NodeJson {
+        name: n.name,
         op: n.op.kind().name(),
         dtype: n.desc.dtype.name(),
         shape: n.desc.shape.0,
         bytes: n.desc.size_bytes(),
         sources: n.sources.iter().map(|&source| name(source)).collect(),
-        view_of: (n.root as usize != index).then(|| name(n.root)),
+        view_of: (n.root != n.index).then(|| name(n.root)),
         backend: plan.backends.get(n.backend as usize).map_or("", |b| &*b.name),
         cause: n.cause.name(),
-        why: plan.why(index),
-        split: n.split,
+        why: plan.why(n.index as usize),
+        split: plan.split_of(n.index as usize),
     });
     rows.collect()
 }
 
-fn allocation<'a>(plan: &'a Plan, a: &'a Allocation) -> AllocationJson<'a> {
+fn allocation<'a>(plan: &'a Plan, a: &Allocation) -> AllocationJson<'a> {
     let in_place_of = a.in_place_of.and_then(|index| plan.allocations.get(index as usize));
     AllocationJson {
-        name: &a.name,
+        name: plan.allocation_name(a).to_string(),
         backend: plan.backends.get(a.backend as usize).map_or("", |b| &*b.name),
         buffer: a.buffer,
         offset: a.offset_bytes,
         bytes: a.size_bytes,
         first: a.first,
         last: a.last,
-        in_place_of: in_place_of.map(|other| &*other.name),
+        in_place_of: in_place_of.map(|other| plan.allocation_name(other).to_string()),
     }
 }
 

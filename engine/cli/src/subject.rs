@@ -96,7 +96,12 @@ impl SubjectArgs {
     /// The graph of one step of the model, in an engine of its own or on another machine.
     fn model_subject(&self, verify: bool) -> Result<Subject, CliError> {
         let machine = self.machine()?;
-        let mut engine = self.backends.engine().record_passes().verify_plans(verify).build()?;
+        let builder = match &machine {
+            // Nothing is computed, so no memory is needed for a cache that only the other machine has room for.
+            Some(_) if self.backends.specs.is_empty() => Engine::builder().backend("null"),
+            _ => self.backends.engine(),
+        };
+        let mut engine = builder.record_passes().verify_plans(verify).build()?;
         let model = load(&mut engine, &self.file, Weights::Lazy)?;
         let config = SessionConfig { context: context(&model, self.ctx), ..SessionConfig::default() };
         let mut session = Session::new(&mut engine, &model, config)?;

@@ -158,6 +158,11 @@ fn models_are_planned_on_their_backends_and_on_other_machines() {
     assert_eq!(on("99", "cache_v.0").as_deref(), Some("gpu"));
     assert_eq!(on("99", "token_embd.weight").as_deref(), Some("cpu"));
 
+    // A context that needs far more memory than this machine has.
+    let args = ["--machine", machine, "--gpu-layers", "99", "--ctx", "2147483647", "--format", "json", "--verify"];
+    let plan = entensor("plan", &model, &args).json();
+    assert_eq!(ids(&node(&plan, "cache_k.1")["shape"]), [32, 2_147_483_647, 1, 1]);
+
     let tied = files.write("tied.gguf", Tiny { tied: true, ..Tiny::default() }.build());
     let args = ["--machine", machine, "--gpu-layers", "1", "--format", "json", "--verify"];
     let plan = entensor("plan", &tied, &args).json();
@@ -172,12 +177,12 @@ fn explain_has_a_line_for_each_node() {
     let text = entensor("explain", &graph, &[]).ok();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 1 + 6, "{text}");
-    assert!(lines[6].starts_with("y ") && lines[6].contains("weights `w2` are there"), "{text}");
+    assert!(lines[6].starts_with("y ") && lines[6].contains("weights `w2` lie in `cpu.weights`"), "{text}");
     let report = entensor("explain", &graph, &["--json"]).json();
     assert_eq!(keys(&report["nodes"][0]), ["node", "op", "dtype", "shape", "backend", "cause", "why"]);
     let model = files.write("tiny.gguf", Tiny::default().build());
     let text = entensor("explain", &model, &[]).ok();
-    assert!(text.contains("lies in kv_cache") && text.contains("logits"), "{text}");
+    assert!(text.contains("lies in `kv_cache`") && text.contains("logits"), "{text}");
 }
 
 #[test]

@@ -144,10 +144,10 @@ impl GraphText {
         let mut builder = Builder::new(name, plan.backends.iter().map(|b| &*b.handle));
         let mut homes: Vec<Option<Origin>> = vec![None; plan.existing.len()];
         let mut leaf_outputs = Vec::new();
-        for (i, node) in plan.nodes.iter().enumerate() {
+        for (i, node) in plan.nodes().enumerate() {
             let is_leaf = node.op.kind() == OpKind::None;
             let origin = match node.existing {
-                Some(_) if !is_leaf => return Err(stored_node(&node.name)),
+                Some(_) if !is_leaf => return Err(stored_node(node.name)),
                 Some((buffer, _)) => match &homes[buffer as usize] {
                     Some(home) => home.clone(),
                     None => {
@@ -170,7 +170,7 @@ impl GraphText {
                 None if node.flags.input => Origin::Input,
                 None => Origin::Scratch,
             };
-            builder.push(&node.name, node.desc, origin, node.pin, node.flags.output && !is_leaf)?;
+            builder.push(node.name, node.desc, origin, node.pin, node.flags.output && !is_leaf)?;
             if is_leaf && node.flags.output {
                 leaf_outputs.push(i);
             }

@@ -160,7 +160,7 @@ impl Image {
 
     /// Runs the case on a backend, on a buffer of its own.
     pub(super) fn run(&self, backend: &dyn Backend, case: &Case) -> Result<Outcome, BackendError> {
-        let prepared = backend.prepare(self.split(case))?;
+        let prepared = backend.prepare(&self.split(case))?;
         let key = backend.create_buffer(self.bytes.len() as u64, Usage::Compute)?;
         let memory = backend.memory(key)?;
         backend.write(&memory, 0, &self.bytes)?;

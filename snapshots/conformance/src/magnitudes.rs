@@ -68,7 +68,7 @@ fn evaluate(oracle: &OracleBackend, case: &Case, image: &Image, data: &[Vec<f64>
     let output = place(result, &vec![0; usize::try_from(result.size_bytes()).expect("small")]);
     let node = NodeDesc { name: Arc::from("magnitudes"), op: case.op.clone(), output, operands };
     let run = || {
-        let prepared = oracle.prepare(SplitDesc { nodes: vec![node], memory_slots: 1 })?;
+        let prepared = oracle.prepare(&SplitDesc { nodes: vec![node], memory_slots: 1 })?;
         let key = oracle.create_buffer(bytes.len() as u64, Usage::Compute)?;
         let memory = oracle.memory(key)?;
         oracle.write(&memory, 0, &bytes)?;

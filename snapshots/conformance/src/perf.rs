@@ -124,7 +124,7 @@ pub fn perf(
 
 fn measure(backend: &dyn Backend, case: &Case, config: PerfConfig) -> Result<Duration, BackendError> {
     let image = Image::new(case);
-    let prepared = backend.prepare(image.split(case))?;
+    let prepared = backend.prepare(&image.split(case))?;
     let key = backend.create_buffer(image.bytes.len() as u64, Usage::Compute)?;
     let memory = backend.memory(key)?;
     backend.write(&memory, 0, &image.bytes)?;

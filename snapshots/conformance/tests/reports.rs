@@ -48,7 +48,7 @@ fn split(op: &Op, operands: &[TensorDesc], output: TensorDesc) -> SplitDesc {
 fn takes(backend: &dyn Backend, op: &Op, operands: &[TensorDesc], output: TensorDesc) -> Result<bool, String> {
     let described = || format!("{}: {op} on {operands:?} to {output:?}", backend.name());
     let answer = backend.support(&OpDesc { op, output, operands });
-    match (answer, backend.prepare(split(op, operands, output))) {
+    match (answer, backend.prepare(&split(op, operands, output))) {
         (Support::Yes, Ok(_)) => Ok(true),
         (Support::No(reason), Err(BackendError::UnsupportedNode { node, op: name, .. })) => {
             let named = &*node == "node" && name == op.kind().name() && !reason.is_empty();

@@ -5,7 +5,9 @@ use std::{fs, path::PathBuf, sync::Arc};
 
 use bevy_ecs::prelude::*;
 use entensor::graph_text::GraphText;
-use entensor_systems::{GraphPlan, Plan, PlanError, PlanStatus, Planning, Recording, plan_schedule, text::PassTexts};
+use entensor_systems::{
+    GraphPlan, Plan, PlanError, PlanStatus, Planning, Recording, Step, plan_schedule, text::PassTexts,
+};
 
 /// A folder of this crate.
 pub(crate) fn folder(name: &str) -> PathBuf {
@@ -36,6 +38,27 @@ pub(crate) fn fixture(name: &str) -> GraphText {
 /// A text that has to be right.
 pub(crate) fn parse(name: &str, text: &str) -> GraphText {
     GraphText::parse(&format!("{name}.graph"), text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// The index of the allocation of this name.
+pub(crate) fn allocation(plan: &Plan, name: &str) -> usize {
+    let found = plan.allocations.iter().position(|allocation| &*plan.allocation_name(allocation) == name);
+    found.unwrap_or_else(|| panic!("no allocation {name}"))
+}
+
+/// Makes the copies of every run go from where their sources are allocated to where they are.
+pub(crate) fn place_copies(plan: &mut Plan) {
+    let mut programs = std::mem::take(&mut plan.programs);
+    for (slot, program) in (0..).zip(&mut programs) {
+        for step in &mut program.steps {
+            if let Step::Copy { copy, from, to, .. } = step {
+                let source = plan.copies[*copy as usize].source as usize;
+                *from = plan.locate(source, slot).expect("it is allocated");
+                *to = plan.locate_copy(*copy, slot).expect("it is allocated");
+            }
+        }
+    }
+    plan.programs = programs;
 }
 
 /// A world with one planned graph, or the error of the pass that failed.

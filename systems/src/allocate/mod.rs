@@ -19,7 +19,7 @@ use std::sync::Arc;
 use bevy_ecs::prelude::*;
 
 use crate::{
-    columns::{Backends, NodeNames, index_u32},
+    columns::{Backends, Nodes, index_u32},
     error::PlanError,
     liveness::{Block, Holds, Live},
     split::Copies,
@@ -71,12 +71,12 @@ impl Allocated {
 pub fn allocate(
     live: Res<'_, Live>,
     backends: Res<'_, Backends>,
-    names: Res<'_, NodeNames>,
+    nodes: Res<'_, Nodes>,
     copies: Res<'_, Copies>,
     mut allocated: ResMut<'_, Allocated>,
     mut sweep: Local<'_, Sweep>,
 ) -> PassResult {
-    place(&live, &mut sweep, &mut allocated).map_err(|block| too_large(block, &live, &backends, &names, &copies))?;
+    place(&live, &mut sweep, &mut allocated).map_err(|block| too_large(block, &live, &backends, &nodes, &copies))?;
     let size_bytes = allocated.planned_bytes();
     if i64::try_from(size_bytes).is_err() {
         return Err(PlanError::TooMuchMemory { size_bytes });
@@ -121,7 +121,7 @@ fn place(live: &Live, sweep: &mut Sweep, allocated: &mut Allocated) -> Result<()
     Ok(())
 }
 
-fn too_large(block: usize, live: &Live, backends: &Backends, names: &NodeNames, copies: &Copies) -> PlanError {
+fn too_large(block: usize, live: &Live, backends: &Backends, nodes: &Nodes, copies: &Copies) -> PlanError {
     let head = live.items.iter().find(|item| item.block as usize == block && item.in_place_of.is_none());
     let node = head.map(|item| match item.holds {
         Holds::Node(node) => node,
@@ -133,7 +133,7 @@ fn too_large(block: usize, live: &Live, backends: &Backends, names: &NodeNames, 
         return PlanError::TooMuchMemory { size_bytes };
     }
     PlanError::TensorTooLarge {
-        tensor: node.map_or_else(|| "?".into(), |node| Arc::clone(&names.0[node as usize])),
+        tensor: node.map_or_else(|| "?".into(), |node| Arc::clone(&nodes.names[node as usize])),
         size_bytes,
         backend: backends.0[arena.owner as usize].name().into(),
         max_bytes: arena.max_buffer_bytes,

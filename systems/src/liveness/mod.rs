@@ -14,13 +14,14 @@ mod uses;
 use std::sync::Arc;
 
 use bevy_ecs::{prelude::*, system::SystemParam};
-use entensor_components::{MAX_PIPELINE_COPIES, MemoryKind, Op, PipelineCopies, TensorDesc, TensorFlags};
+use entensor_components::{MemoryKind, Op, TensorDesc, TensorFlags};
 
 use crate::{
     columns::{
-        Backends, NodeDescs, NodeFlags, NodeMemory, NodeOps, NodeRoots, NodeSources, PaddedBytes, Planning, index_u32,
+        Backends, NodeFlags, NodeMemory, NodePlacements, NodeSources, NodeTraits, Nodes, PaddedBytes, index_u32,
     },
-    split::{Copies, CopyRecord, NodeBackends, Split, Splits},
+    fallback::PlannedCopies,
+    split::{Copies, CopyRecord, Split, Splits},
     status::PassResult,
 };
 use take_over::take_over;
@@ -144,32 +145,32 @@ impl Live {
 #[derive(SystemParam)]
 pub struct LivenessInputs<'w> {
     backends: Res<'w, Backends>,
-    descs: Res<'w, NodeDescs>,
-    ops: Res<'w, NodeOps>,
-    sources: Res<'w, NodeSources>,
-    roots: Res<'w, NodeRoots>,
+    nodes: Res<'w, Nodes>,
     flags: Res<'w, NodeFlags>,
     memory: Res<'w, NodeMemory>,
     padded: Res<'w, PaddedBytes>,
     splits: Res<'w, Splits>,
     copies: Res<'w, Copies>,
-    node_backends: Res<'w, NodeBackends>,
+    placements: Res<'w, NodePlacements>,
 }
 
 impl LivenessInputs<'_> {
     fn columns(&self) -> Columns<'_> {
         Columns {
-            descs: &self.descs.0,
-            ops: &self.ops.0,
-            sources: &self.sources,
-            roots: &self.roots.root,
-            offsets: &self.roots.offset_bytes,
+            descs: &self.nodes.descs,
+            ops: &self.nodes.ops,
+            traits: &self.nodes.traits,
+            computing: &self.nodes.computing,
+            sources: &self.nodes.sources,
+            roots: &self.nodes.roots.root,
+            offsets: &self.nodes.roots.offset_bytes,
             flags: &self.flags.0,
             memory: &self.memory,
             padded: &self.padded,
-            splits: &self.splits.0,
+            splits: &self.splits.runs,
+            split_inputs: &self.splits.inputs,
             copies: &self.copies.0,
-            node_backends: &self.node_backends.0,
+            node_backends: &self.placements.backends,
         }
     }
 }
@@ -179,6 +180,8 @@ impl LivenessInputs<'_> {
 struct Columns<'a> {
     descs: &'a [TensorDesc],
     ops: &'a [Op],
+    traits: &'a [NodeTraits],
+    computing: &'a [u32],
     sources: &'a NodeSources,
     roots: &'a [u32],
     offsets: &'a [u64],
@@ -186,6 +189,7 @@ struct Columns<'a> {
     memory: &'a NodeMemory,
     padded: &'a PaddedBytes,
     splits: &'a [Split],
+    split_inputs: &'a [u32],
     copies: &'a [CopyRecord],
     node_backends: &'a [u32],
 }
@@ -201,13 +205,12 @@ pub struct LivenessScratch {
 /// The pass.
 pub fn liveness(
     inputs: LivenessInputs<'_>,
-    planning: Res<'_, Planning>,
-    graphs: Query<'_, '_, &PipelineCopies>,
+    copies: Res<'_, PlannedCopies>,
     mut live: ResMut<'_, Live>,
     mut scratch: Local<'_, LivenessScratch>,
 ) -> PassResult {
     live.clear();
-    live.slots = graphs.get(planning.0).map_or(1, |copies| copies.0.clamp(1, MAX_PIPELINE_COPIES));
+    live.slots = copies.0.max(1);
     let LivenessScratch { uses, arena_of, copy_items } = &mut *scratch;
     find_arenas(&inputs.backends, &mut live.arenas, arena_of);
     let columns = inputs.columns();
@@ -276,12 +279,11 @@ impl Columns<'_> {
     ) {
         let end = uses.steps.saturating_sub(1);
         let nodes = self.roots.len();
-        let (places, flags) = (&self.memory.place[..nodes], &self.flags[..nodes]);
-        let node_backends = &self.node_backends[..nodes];
+        let (flags, node_backends) = (&self.flags[..nodes], &self.node_backends[..nodes]);
         live.node_items.resize(nodes, NONE);
         live.items.reserve(nodes);
         for (node, &root) in self.roots.iter().enumerate() {
-            if root as usize != node || places[node].is_some() {
+            if root as usize != node || self.memory.place(node).is_some() {
                 continue;
             }
             let (mut first, last) = uses.steps_of(node);
@@ -308,7 +310,7 @@ impl Columns<'_> {
 
     /// How many items the roots get.
     fn count_root_items(&self, uses: &Uses, slots: u32) -> u32 {
-        let planned = |&node: &usize| self.roots[node] as usize == node && self.memory.place[node].is_none();
+        let planned = |&node: &usize| self.roots[node] as usize == node && self.memory.place(node).is_none();
         let slots = |node: usize| if self.flags[node].input || uses.protected[node] { slots } else { 1 };
         (0..self.roots.len()).filter(planned).map(slots).sum()
     }

@@ -23,10 +23,10 @@ impl Columns<'_> {
         copy_items: &[LiveItem],
         live: &Live,
     ) -> Option<u32> {
-        let overwrites = self.ops[node].row().overwrites;
-        if overwrites.is_empty() || (!PLAIN && live.slots > 1 && uses.protected[node]) {
+        if !self.traits[node].overwrites() || (!PLAIN && live.slots > 1 && uses.protected[node]) {
             return None;
         }
+        let overwrites = self.ops[node].row().overwrites;
         let sources = self.sources.of(node);
         overwrites.iter().find_map(|&o| {
             let source = *sources.get(o)?;

@@ -1,7 +1,10 @@
 //! First and last step of everything, and what outputs protect.
 
 use super::{Columns, NONE};
-use crate::{columns::index_u32, split::CopyRecord};
+use crate::{
+    columns::index_u32,
+    split::{CopyRecord, Split},
+};
 
 /// The columns that the rules look at.
 #[derive(Default)]
@@ -69,6 +72,14 @@ impl Columns<'_> {
         self.roots[node as usize] as usize
     }
 
+    fn nodes_of(&self, split: &Split) -> &[u32] {
+        &self.computing[split.nodes.start as usize..split.nodes.end as usize]
+    }
+
+    fn inputs_of(&self, split: &Split) -> &[u32] {
+        &self.split_inputs[split.inputs.start as usize..split.inputs.end as usize]
+    }
+
     /// Fills the columns anew.
     ///
     /// Most roots are computed, so their first step is their own, and every other touch only moves the last step: nothing is read
@@ -96,7 +107,7 @@ impl Columns<'_> {
         let (first, last) = (uses.first.as_mut_slice(), uses.last.as_mut_slice());
         let mut step = 0;
         for split in self.splits {
-            for &node in &split.nodes {
+            for &node in self.nodes_of(split) {
                 let root = self.root(node);
                 if root == node as usize {
                     first[root] = step;
@@ -119,12 +130,12 @@ impl Columns<'_> {
         };
         let mut step = 0;
         for split in self.splits {
-            for &copy in &split.inputs {
+            for &copy in self.inputs_of(split) {
                 last[self.root(self.copies[copy as usize].source)] = step;
                 touch(copy, copies, step);
                 step += 1;
             }
-            for &node in &split.nodes {
+            for &node in self.nodes_of(split) {
                 let root = self.root(node);
                 if root == node as usize {
                     first[root] = step;
@@ -148,7 +159,7 @@ impl Columns<'_> {
         let first = uses.first.as_mut_slice();
         let mut step = uses.steps;
         for split in self.splits.iter().rev() {
-            for &node in split.nodes.iter().rev() {
+            for &node in self.nodes_of(split).iter().rev() {
                 step -= 1;
                 first[self.root(node)] = step;
                 for &source in self.sources.of(node as usize) {
@@ -157,7 +168,7 @@ impl Columns<'_> {
                     }
                 }
             }
-            for &copy in split.inputs.iter().rev() {
+            for &copy in self.inputs_of(split).iter().rev() {
                 step -= 1;
                 first[self.root(self.copies[copy as usize].source)] = step;
             }

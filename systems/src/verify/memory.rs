@@ -2,52 +2,21 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use entensor_components::{OpKind, TensorRef};
+use entensor_components::{NodeDesc, OpKind, SplitView, TensorRef};
 
 use super::{
-    Violation, backend_name,
+    Given, Violation, backend_name,
     bytes::{Bytes, Content},
+    queues::Clocks,
 };
 use crate::plan::{Held, Plan, Program, Step};
-
-/// What each queue knows to be finished of each other queue: the last step, per pair.
-struct Clocks {
-    /// Without asynchronous backends every step is finished before the next one.
-    idle: bool,
-    known: Vec<Vec<Option<usize>>>,
-    events: Vec<Vec<Option<usize>>>,
-}
-
-impl Clocks {
-    fn knows(&self, queue: u32, other: (u32, usize)) -> bool {
-        self.idle
-            || queue == other.0
-            || self.known[queue as usize][other.0 as usize].is_some_and(|done| done >= other.1)
-    }
-
-    /// A synchronous step is finished for everybody; so is all that its queue knew.
-    fn finish(&mut self, queue: u32, step: usize) {
-        if self.idle {
-            return;
-        }
-        self.known[queue as usize][queue as usize] = Some(step);
-        let knows = self.known[queue as usize].clone();
-        for other in &mut self.known {
-            merge(other, &knows);
-        }
-    }
-}
-
-fn merge(into: &mut [Option<usize>], from: &[Option<usize>]) {
-    for (a, b) in into.iter_mut().zip(from) {
-        *a = (*a).max(*b);
-    }
-}
 
 struct Walk<'a> {
     plan: &'a Plan,
     /// Where the planned roots lie in this slot: looked up in the plan's data, not through the planner's code.
     homes: HashMap<u32, (u32, u64)>,
+    /// Where the copies of a node lie, by node and backend.
+    copies: HashMap<(u32, u32), (u32, u64)>,
     memories: Vec<Bytes>,
     clocks: Clocks,
     /// Writes to each root so far.
@@ -60,52 +29,54 @@ struct Walk<'a> {
 }
 
 /// Walks one slot's program and reports what goes wrong.
-pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut Vec<Violation>) {
-    let idle = !plan.backends.iter().any(|b| b.handle.capabilities().asynchronous);
-    let queues = if idle { 0 } else { plan.backends.len() };
-    let mut homes = HashMap::new();
+pub(super) fn walk<'a>(
+    plan: &'a Plan,
+    program: &Program,
+    slot: u32,
+    given: &Given<'a>,
+    violations: &mut Vec<Violation>,
+) {
+    let (mut homes, mut copies) = (HashMap::new(), HashMap::new());
     for allocation in &plan.allocations {
-        let Held::Node(root) = allocation.held else { continue };
         let place = (allocation.buffer, allocation.offset_bytes);
         // What is the same in all slots exists in the first one only.
-        if allocation.slot == slot {
-            homes.insert(root, place);
-        } else {
-            homes.entry(root).or_insert(place);
+        match allocation.held {
+            Held::Node(root) if allocation.slot == slot => drop(homes.insert(root, place)),
+            Held::Node(root) => drop(homes.entry(root).or_insert(place)),
+            Held::Copy(copy) => {
+                let copy = plan.copies[copy as usize];
+                if allocation.slot == slot {
+                    copies.insert((copy.source, copy.backend), place);
+                }
+            }
         }
     }
     let mut walk = Walk {
         plan,
         homes,
+        copies,
         memories: (0..plan.memory_count()).map(|_| Bytes::default()).collect(),
-        clocks: Clocks {
-            idle,
-            known: vec![vec![None; queues]; queues],
-            events: vec![Vec::new(); program.events as usize],
-        },
-        versions: vec![0; plan.nodes.len()],
+        clocks: Clocks::new(plan, program),
+        versions: vec![0; plan.node_count()],
         constant: constant_roots(plan),
-        born: vec![false; plan.nodes.len()],
+        born: vec![false; plan.node_count()],
         violations,
     };
     walk.place_existing();
     for (step, what) in program.steps.iter().enumerate() {
         match what {
-            Step::Copy { copy, split, from, to, .. } => {
-                walk.copy(step, *copy, plan.splits[*split as usize].backend, from, to);
+            Step::Copy { copy, split, from, from_backend, to } => {
+                walk.copy(step, *copy, plan.splits[*split as usize].backend, from, *from_backend, to);
             }
-            Step::Launch { split } => walk.launch(step, *split, program),
+            Step::Launch { split } => walk.launch(step, *split, &*given(slot, *split as usize)),
             Step::Record { backend, event } => {
-                if !walk.clocks.idle {
-                    let mut seen = walk.clocks.known[*backend as usize].clone();
-                    seen[*backend as usize] = Some(step);
-                    walk.clocks.events[*event as usize] = seen;
+                if !walk.clocks.record(step, *backend, *event) {
+                    walk.violations.push(Violation::WrongEvent { step, event: *event });
                 }
             }
-            Step::Wait { backend, event, .. } => {
-                if !walk.clocks.idle {
-                    let seen = walk.clocks.events[*event as usize].clone();
-                    merge(&mut walk.clocks.known[*backend as usize], &seen);
+            Step::Wait { backend, event, of } => {
+                if !walk.clocks.wait(*backend, *event, *of) {
+                    walk.violations.push(Violation::WrongEvent { step, event: *event });
                 }
             }
         }
@@ -115,8 +86,8 @@ pub(super) fn walk(plan: &Plan, program: &Program, slot: u32, violations: &mut V
 
 /// Existing roots that no node writes.
 fn constant_roots(plan: &Plan) -> Vec<bool> {
-    let mut constant: Vec<bool> = plan.nodes.iter().map(|n| n.existing.is_some()).collect();
-    for node in plan.nodes.iter().filter(|n| n.op.row().computes()) {
+    let mut constant: Vec<bool> = plan.nodes().map(|n| n.existing.is_some()).collect();
+    for node in plan.nodes().filter(|n| n.op.row().computes()) {
         constant[node.root as usize] = false;
     }
     constant
@@ -125,7 +96,7 @@ fn constant_roots(plan: &Plan) -> Vec<bool> {
 impl Walk<'_> {
     /// Where a root lies in this slot.
     fn home(&self, root: u32) -> Option<(u32, u64)> {
-        if let Some((buffer, offset)) = self.plan.nodes[root as usize].existing {
+        if let Some((buffer, offset)) = self.plan.node(root as usize).existing {
             return Some((u32::try_from(self.plan.buffers.len()).ok()? + buffer, offset));
         }
         self.homes.get(&root).copied()
@@ -141,11 +112,12 @@ impl Walk<'_> {
 
     /// Before the first step: existing memory and inputs hold their tensors.
     fn place_existing(&mut self) {
-        for (i, node) in self.plan.nodes.iter().enumerate() {
-            let i = u32::try_from(i).unwrap_or(u32::MAX);
+        let plan = self.plan;
+        for node in plan.nodes() {
+            let i = node.index;
             if node.root == i && (node.existing.is_some() || node.flags.input) {
                 let Some((memory, offset)) = self.home(i) else {
-                    self.violations.push(Violation::OutOfBounds { name: Arc::clone(&node.name) });
+                    self.violations.push(Violation::OutOfBounds { name: Arc::clone(node.name) });
                     continue;
                 };
                 self.tag(memory, offset, node.desc.size_bytes(), i, 0, None);
@@ -172,14 +144,15 @@ impl Walk<'_> {
 
     /// Whether a backend can touch a memory of the run.
     fn usable(&self, backend: u32, memory: u32) -> bool {
-        let capabilities = self.plan.backends[backend as usize].handle.capabilities();
+        let Some(backend) = self.plan.backends.get(backend as usize) else { return false };
+        let capabilities = backend.handle.capabilities();
         match self.plan.buffers.get(memory as usize) {
             Some(buffer) => {
                 let kind = &self.plan.backends[buffer.backend as usize].handle.capabilities().memory;
                 capabilities.reads.contains(kind)
             }
             None => {
-                let buffer = self.plan.existing.get(memory as usize - self.plan.buffers.len());
+                let buffer = self.plan.existing.get((memory as usize).wrapping_sub(self.plan.buffers.len()));
                 buffer.is_some_and(|buffer| capabilities.can_use(&buffer.kind, buffer.opaque, &buffer.buffer_type))
             }
         }
@@ -187,10 +160,10 @@ impl Walk<'_> {
 
     /// A read must find the operand's bytes in the version that the order of creation gives it.
     fn check_read(&mut self, reader: &Arc<str>, operand: u32, tensor: &TensorRef, by: Option<(u32, usize)>) {
-        let node = &self.plan.nodes[operand as usize];
+        let node = self.plan.node(operand as usize);
         let (root, version) = (node.root, self.versions[node.root as usize]);
         let first_byte = node.offset_bytes;
-        if !self.in_bounds(&node.name, tensor) {
+        if !self.in_bounds(node.name, tensor) {
             return;
         }
         let (start, end) = (tensor.offset_bytes, tensor.offset_bytes + tensor.desc.size_bytes());
@@ -216,11 +189,11 @@ impl Walk<'_> {
             let found = match found {
                 None => "bytes that nobody wrote".into(),
                 Some(c) => {
-                    let name = &self.plan.nodes[c.root as usize].name;
+                    let name = self.plan.node(c.root as usize).name;
                     format!("byte {} of `{name}` after {} writes", c.root_byte, c.version)
                 }
             };
-            let (node, operand) = (Arc::clone(reader), Arc::clone(&node.name));
+            let (node, operand) = (Arc::clone(reader), Arc::clone(node.name));
             self.violations.push(Violation::WrongBytes { node, operand, found });
         }
         if let (Some(other), Some(by)) = (unordered, by) {
@@ -254,15 +227,40 @@ impl Walk<'_> {
         true
     }
 
+    /// Where a tensor lies in its own memory in this slot.
+    fn own_place(&self, node: u32) -> Option<(u32, u64)> {
+        let tensor = self.plan.node(node as usize);
+        self.home(tensor.root).map(|(memory, offset)| (memory, offset + tensor.offset_bytes))
+    }
+
+    /// What is read or written must be where it was allocated: aligned, padded and alive there.
+    fn check_place(&mut self, by: &Arc<str>, node: u32, tensor: &TensorRef, allowed: [Option<(u32, u64)>; 2]) {
+        let place = (tensor.memory.0, tensor.offset_bytes);
+        if !allowed.contains(&Some(place)) {
+            let (by, tensor) = (Arc::clone(by), Arc::clone(self.plan.node(node as usize).name));
+            let (memory, offset_bytes) = place;
+            self.violations.push(Violation::WrongPlace { node: by, tensor, memory, offset_bytes });
+        }
+    }
+
     /// A copy carries whatever its source holds; whether that was right shows when the copy is read.
-    fn copy(&mut self, step: usize, copy: u32, backend: u32, from: &TensorRef, to: &TensorRef) {
+    fn copy(&mut self, step: usize, copy: u32, backend: u32, from: &TensorRef, from_backend: u32, to: &TensorRef) {
         let source = self.plan.copies[copy as usize].source;
-        let name = Arc::clone(&self.plan.nodes[source as usize].name);
+        let name = Arc::clone(self.plan.node(source as usize).name);
         self.birth(source);
+        self.check_place(&name, source, from, [self.own_place(source), None]);
+        self.check_place(&name, source, to, [self.copies.get(&(source, backend)).copied(), None]);
         self.check_read(&name, source, from, Some((backend, step)));
-        if !self.usable(backend, to.memory.0) {
-            let (node, backend) = (Arc::clone(&name), backend_name(self.plan, backend));
-            self.violations.push(Violation::UnusableMemory { node, backend, memory: to.memory.0 });
+        let existing = (from.memory.0 as usize).checked_sub(self.plan.buffers.len());
+        if let Some(buffer) = existing.and_then(|i| self.plan.existing.get(i)).filter(|buffer| buffer.opaque) {
+            let (tensor, buffer) = (Arc::clone(&name), Arc::clone(&buffer.name));
+            self.violations.push(Violation::OpaqueCopied { tensor, buffer });
+        }
+        for (backend, memory) in [(from_backend, from.memory.0), (backend, to.memory.0)] {
+            if !self.usable(backend, memory) {
+                let (node, backend) = (Arc::clone(&name), backend_name(self.plan, backend));
+                self.violations.push(Violation::UnusableMemory { node, backend, memory });
+            }
         }
         if from.desc != to.desc || !self.check_write(&name, to, (backend, step)) {
             self.violations.push(Violation::WrongNode { node: name });
@@ -285,8 +283,8 @@ impl Walk<'_> {
 
     /// Scratch memory has no contents to lose: it is what it is from its first use, in its own memory.
     fn birth(&mut self, node: u32) {
-        let index = self.plan.nodes[node as usize].root;
-        let root = &self.plan.nodes[index as usize];
+        let index = self.plan.node(node as usize).root;
+        let root = self.plan.node(index as usize);
         let is_scratch = root.existing.is_none() && !root.flags.input && root.op.kind() == OpKind::None;
         if !is_scratch || std::mem::replace(&mut self.born[index as usize], true) {
             return;
@@ -297,33 +295,40 @@ impl Walk<'_> {
         });
     }
 
-    fn launch(&mut self, step: usize, split: u32, program: &Program) {
+    fn launch(&mut self, step: usize, split: u32, view: &dyn SplitView) {
         let planned = &self.plan.splits[split as usize];
-        let desc = &program.splits[split as usize];
         let by = (planned.backend, step);
-        for (k, &index) in planned.nodes.iter().enumerate() {
-            let node = &self.plan.nodes[index as usize];
-            let same = desc.nodes.get(k).filter(|d| {
-                d.op == node.op
-                    && d.output.desc == node.desc
-                    && d.operands.len() == node.sources.len()
-                    && d.operands.iter().zip(&node.sources).all(|(o, &s)| o.desc == self.plan.nodes[s as usize].desc)
-            });
-            let Some(run) = same else {
-                self.violations.push(Violation::WrongNode { node: Arc::clone(&node.name) });
+        let plan = self.plan;
+        for (k, &index) in plan.split_nodes(planned).iter().enumerate() {
+            let node = plan.node(index as usize);
+            // What the backend was given, not what the walk would have given it.
+            let Some(run) = (k < view.len()).then(|| view.node(k)) else {
+                self.violations.push(Violation::WrongNode { node: Arc::clone(node.name) });
                 continue;
             };
+            let same = run.op == *node.op
+                && run.output.desc == node.desc
+                && run.operands.len() == node.sources.len()
+                && run.operands.iter().zip(node.sources).all(|(o, &s)| o.desc == plan.node(s as usize).desc);
+            if !same {
+                self.violations.push(Violation::WrongNode { node: Arc::clone(node.name) });
+                continue;
+            }
             for tensor in run.operands.iter().chain([&run.output]) {
                 if !self.usable(planned.backend, tensor.memory.0) {
-                    let (node, backend) = (Arc::clone(&node.name), backend_name(self.plan, planned.backend));
+                    let (node, backend) = (Arc::clone(node.name), backend_name(self.plan, planned.backend));
                     self.violations.push(Violation::UnusableMemory { node, backend, memory: tensor.memory.0 });
                 }
             }
-            for (operand, &source) in run.operands.iter().zip(&node.sources) {
+            self.check_overwriting(index, &run);
+            for (operand, &source) in run.operands.iter().zip(node.sources) {
                 self.birth(source);
-                self.check_read(&node.name, source, operand, Some(by));
+                let copy = self.copies.get(&(source, planned.backend)).copied();
+                self.check_place(node.name, source, operand, [self.own_place(source), copy]);
+                self.check_read(node.name, source, operand, Some(by));
             }
-            if !self.check_write(&node.name, &run.output, by) {
+            self.check_place(node.name, index, &run.output, [self.own_place(index), None]);
+            if !self.check_write(node.name, &run.output, by) {
                 continue;
             }
             self.write(index, &run.output, by);
@@ -333,8 +338,28 @@ impl Walk<'_> {
         }
     }
 
+    /// A result may lie on an operand only where its op can be computed in place: the same elements at the same bytes. What
+    /// shares a root shares memory because the graph says so.
+    fn check_overwriting(&mut self, index: u32, run: &NodeDesc) {
+        let node = self.plan.node(index as usize);
+        let bytes = |t: &TensorRef| (t.offset_bytes, t.offset_bytes.saturating_add(t.desc.size_bytes()));
+        let (start, end) = bytes(&run.output);
+        for (k, (operand, &source)) in run.operands.iter().zip(node.sources).enumerate() {
+            let (first, last) = bytes(operand);
+            let meets = operand.memory == run.output.memory && first < end && start < last;
+            let in_place = node.op.row().overwrites.contains(&k)
+                && operand.desc == run.output.desc
+                && operand.offset_bytes == run.output.offset_bytes;
+            let source = self.plan.node(source as usize);
+            if meets && !in_place && source.root != node.root {
+                let (node, operand) = (Arc::clone(node.name), Arc::clone(source.name));
+                self.violations.push(Violation::OverwritesOperand { node, operand });
+            }
+        }
+    }
+
     fn write(&mut self, index: u32, output: &TensorRef, by: (u32, usize)) {
-        let node = &self.plan.nodes[index as usize];
+        let node = self.plan.node(index as usize);
         let root = node.root;
         let version = self.versions[root as usize];
         self.versions[root as usize] += 1;
@@ -344,7 +369,7 @@ impl Walk<'_> {
         }
         // A writer makes the whole root newer, the bytes that it leaves alone too.
         let Some(start) = output.offset_bytes.checked_sub(node.offset_bytes) else { return };
-        let end = start + self.plan.nodes[root as usize].desc.size_bytes();
+        let end = start + self.plan.node(root as usize).desc.size_bytes();
         self.memories[output.memory.0 as usize].visit(start, end, |_, segment| {
             if let Some(content) = &mut segment.content
                 && (content.root, content.version) == (root, version)
@@ -356,14 +381,12 @@ impl Walk<'_> {
         });
     }
 
-    /// After the last step every output must still be there.
+    /// After the last step every output must still be there, and every input: it may be read by the next run too.
     fn check_outputs(&mut self) {
-        for (i, node) in self.plan.nodes.iter().enumerate() {
-            if !node.flags.output {
-                continue;
-            }
+        let plan = self.plan;
+        for node in plan.nodes().filter(|node| node.flags.output || node.flags.input) {
             let Some((memory, offset)) = self.home(node.root) else {
-                self.violations.push(Violation::OutOfBounds { name: Arc::clone(&node.name) });
+                self.violations.push(Violation::OutOfBounds { name: Arc::clone(node.name) });
                 continue;
             };
             let tensor = TensorRef {
@@ -371,9 +394,8 @@ impl Walk<'_> {
                 memory: entensor_components::MemorySlot(memory),
                 offset_bytes: offset + node.offset_bytes,
             };
-            let i = u32::try_from(i).unwrap_or(u32::MAX);
-            self.birth(i);
-            self.check_read(&Arc::from("run"), i, &tensor, None);
+            self.birth(node.index);
+            self.check_read(&Arc::from("run"), node.index, &tensor, None);
         }
     }
 }

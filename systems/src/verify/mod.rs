@@ -9,162 +9,54 @@
 mod bytes;
 mod memory;
 mod overlaps;
+mod queues;
+mod violation;
 
 use std::sync::Arc;
 
-use entensor_components::{OpDesc, TensorDesc};
+use entensor_components::{OpDesc, SplitDesc, SplitView, TensorDesc};
 
-use crate::plan::{Plan, Program, Step};
+pub use violation::Violation;
 
-/// One thing that is wrong with a plan.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Violation {
-    /// A node is on a backend that refuses it.
-    #[error("`{node}` is on `{backend}`, which refuses it")]
-    Unsupported {
-        /// The node.
-        node: Arc<str>,
-        /// The backend.
-        backend: Arc<str>,
-    },
-    /// A pin was not followed.
-    #[error("`{node}` is pinned to backend {wanted}, but is on {found}")]
-    PinIgnored {
-        /// The node.
-        node: Arc<str>,
-        /// The pin.
-        wanted: u32,
-        /// The answer.
-        found: u32,
-    },
-    /// A tensor with memory is on a backend that cannot use that memory.
-    #[error("`{node}` is on `{backend}`, which cannot use its memory")]
-    ImmovableMoved {
-        /// The node.
-        node: Arc<str>,
-        /// The backend.
-        backend: Arc<str>,
-    },
-    /// A view is not where its root is, or a result is not on its split's backend.
-    #[error("`{node}` is on backend {found}, but belongs on {wanted}")]
-    WrongBackend {
-        /// The node.
-        node: Arc<str>,
-        /// Where it is.
-        found: u32,
-        /// Where it should be.
-        wanted: u32,
-    },
-    /// Splits do not hold every computing node once, in order.
-    #[error("`{node}` is missing from the splits, there twice, or out of order")]
-    SplitOrder {
-        /// The node.
-        node: Arc<str>,
-    },
-    /// A split makes more copies than its backend takes.
-    #[error("split {split} makes {inputs} copies, above the limit {max}")]
-    TooManyInputs {
-        /// The split.
-        split: usize,
-        /// Copies made.
-        inputs: usize,
-        /// The limit.
-        max: u64,
-    },
-    /// A split is not launched once, in order, after its copies.
-    #[error("step {step}: split or copy out of order")]
-    StepOrder {
-        /// The step.
-        step: usize,
-    },
-    /// What the backend is given is not the node.
-    #[error("`{node}`: what the backend runs is not what the plan says")]
-    WrongNode {
-        /// The node.
-        node: Arc<str>,
-    },
-    /// A node reads or writes memory that its backend cannot use.
-    #[error("`{node}` on `{backend}` touches memory {memory}, which that backend cannot use")]
-    UnusableMemory {
-        /// The node.
-        node: Arc<str>,
-        /// The backend.
-        backend: Arc<str>,
-        /// The memory.
-        memory: u32,
-    },
-    /// A read does not find the bytes that were last written.
-    #[error("`{node}` reads `{operand}` and finds {found}")]
-    WrongBytes {
-        /// The reader, or `run` for outputs at the end.
-        node: Arc<str>,
-        /// What it reads.
-        operand: Arc<str>,
-        /// What is there.
-        found: String,
-    },
-    /// Two allocations that are alive in one step share bytes.
-    #[error("`{first}` and `{second}` share bytes while both are alive")]
-    Overlap {
-        /// One.
-        first: Arc<str>,
-        /// The other.
-        second: Arc<str>,
-    },
-    /// An allocation or tensor ends outside its memory.
-    #[error("`{name}` ends outside its memory")]
-    OutOfBounds {
-        /// Whose.
-        name: Arc<str>,
-    },
-    /// An allocation is not aligned as its backend asks.
-    #[error("`{name}` at offset {offset_bytes} is not aligned to {align_bytes}")]
-    Misaligned {
-        /// Whose.
-        name: Arc<str>,
-        /// Where.
-        offset_bytes: u64,
-        /// The alignment.
-        align_bytes: u64,
-    },
-    /// A buffer is larger than a backend that uses it allows.
-    #[error("buffer {buffer} of {size_bytes} bytes is above the largest of `{backend}`")]
-    BufferTooLarge {
-        /// The buffer.
-        buffer: usize,
-        /// Its size.
-        size_bytes: u64,
-        /// The backend.
-        backend: Arc<str>,
-    },
-    /// Memory passes from one queue to another without an event.
-    #[error("step {step}: `{name}` touches bytes that the queue of `{other}` has not finished with")]
-    Unordered {
-        /// The step.
-        step: usize,
-        /// Who.
-        name: Arc<str>,
-        /// The other queue's backend.
-        other: Arc<str>,
-    },
-}
+use crate::plan::{Held, Plan, PlanBackend, Program, Step};
 
 /// Everything that is wrong with a plan.
 ///
 /// # Errors
 /// The violations, when there is at least one.
 pub fn verify(plan: &Plan) -> Result<(), Vec<Violation>> {
+    let given =
+        |slot: u32, split: usize| -> Box<dyn SplitView + '_> { Box::new(plan.split_view(&plan.splits[split], slot)) };
+    check(plan, &given)
+}
+
+/// The same for splits that backends were given in another way than by [`Plan::split_view`]: per slot, each split written out.
+///
+/// # Errors
+/// The violations, when there is at least one.
+pub fn verify_given(plan: &Plan, given: &[Vec<SplitDesc>]) -> Result<(), Vec<Violation>> {
+    let given = |slot: u32, split: usize| -> Box<dyn SplitView + '_> {
+        let written = given.get(slot as usize).and_then(|splits| splits.get(split));
+        Box::new(written.cloned().unwrap_or_default())
+    };
+    check(plan, &given)
+}
+
+/// What a backend was given: slot, split.
+type Given<'a> = dyn Fn(u32, usize) -> Box<dyn SplitView + 'a> + 'a;
+
+fn check<'a>(plan: &'a Plan, given: &Given<'a>) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     check_placement(plan, &mut violations);
     check_splits(plan, &mut violations);
     check_buffers(plan, &mut violations);
+    check_slots(plan, &mut violations);
     overlaps::check(plan, &mut violations);
     for (slot, program) in plan.programs.iter().enumerate() {
         check_steps(plan, program, &mut violations);
         // The walk relies on splits and steps being well formed.
         if violations.is_empty() {
-            memory::walk(plan, program, u32::try_from(slot).unwrap_or(0), &mut violations);
+            memory::walk(plan, program, u32::try_from(slot).unwrap_or(0), given, &mut violations);
         }
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }
@@ -175,38 +67,38 @@ pub(crate) fn backend_name(plan: &Plan, backend: u32) -> Arc<str> {
 }
 
 fn check_placement(plan: &Plan, violations: &mut Vec<Violation>) {
-    for node in &plan.nodes {
+    for node in plan.nodes() {
         let row = node.op.row();
         let Some(backend) = plan.backends.get(node.backend as usize) else {
-            violations.push(Violation::Unsupported { node: Arc::clone(&node.name), backend: "?".into() });
+            violations.push(Violation::Unsupported { node: Arc::clone(node.name), backend: "?".into() });
             continue;
         };
         let capabilities = backend.handle.capabilities();
-        let root = &plan.nodes[node.root as usize];
+        let root = plan.node(node.root as usize);
         if row.computes() {
-            let operands: Vec<TensorDesc> = node.sources.iter().map(|&s| plan.nodes[s as usize].desc).collect();
-            let op = OpDesc { op: &node.op, output: node.desc, operands: &operands };
+            let operands: Vec<TensorDesc> = node.sources.iter().map(|&s| plan.node(s as usize).desc).collect();
+            let op = OpDesc { op: node.op, output: node.desc, operands: &operands };
             if !backend.handle.support(&op).is_yes() {
                 let backend = Arc::clone(&backend.name);
-                violations.push(Violation::Unsupported { node: Arc::clone(&node.name), backend });
+                violations.push(Violation::Unsupported { node: Arc::clone(node.name), backend });
             }
         }
         if let Some(wanted) = node.pin
             && node.backend != wanted
         {
-            violations.push(Violation::PinIgnored { node: Arc::clone(&node.name), wanted, found: node.backend });
+            violations.push(Violation::PinIgnored { node: Arc::clone(node.name), wanted, found: node.backend });
         }
         match root.existing {
             Some((buffer, _)) => {
                 let buffer = &plan.existing[buffer as usize];
                 if !capabilities.can_use(&buffer.kind, buffer.opaque, &buffer.buffer_type) {
                     let backend = Arc::clone(&backend.name);
-                    violations.push(Violation::ImmovableMoved { node: Arc::clone(&node.name), backend });
+                    violations.push(Violation::ImmovableMoved { node: Arc::clone(node.name), backend });
                 }
             }
             None if (row.view || row.writes.is_some()) && node.backend != root.backend => {
                 let (found, wanted) = (node.backend, root.backend);
-                violations.push(Violation::WrongBackend { node: Arc::clone(&node.name), found, wanted });
+                violations.push(Violation::WrongBackend { node: Arc::clone(node.name), found, wanted });
             }
             None => {}
         }
@@ -214,53 +106,107 @@ fn check_placement(plan: &Plan, violations: &mut Vec<Violation>) {
 }
 
 fn check_splits(plan: &Plan, violations: &mut Vec<Violation>) {
-    let mut expected = plan.nodes.iter().enumerate().filter(|(_, n)| n.op.row().computes()).map(|(i, _)| i);
+    let mut expected = plan.nodes().filter(|n| n.op.row().computes()).map(|n| n.index);
     for (index, split) in plan.splits.iter().enumerate() {
         let max = plan.backends[split.backend as usize].handle.capabilities().max_inputs.unwrap_or(u64::MAX);
         if split.inputs.len() as u64 > max {
             violations.push(Violation::TooManyInputs { split: index, inputs: split.inputs.len(), max });
         }
-        for &node in &split.nodes {
-            let name = || Arc::clone(&plan.nodes[node as usize].name);
-            if expected.next() != Some(node as usize) {
+        for &node in plan.split_nodes(split) {
+            let name = || Arc::clone(plan.node(node as usize).name);
+            if expected.next() != Some(node) {
                 violations.push(Violation::SplitOrder { node: name() });
             }
-            let found = plan.nodes[node as usize].backend;
+            let found = plan.node(node as usize).backend;
             if found != split.backend {
                 violations.push(Violation::WrongBackend { node: name(), found, wanted: split.backend });
             }
         }
     }
     if let Some(left) = expected.next() {
-        violations.push(Violation::SplitOrder { node: Arc::clone(&plan.nodes[left].name) });
+        violations.push(Violation::SplitOrder { node: Arc::clone(plan.node(left as usize).name) });
     }
 }
 
+/// Backends that use a buffer as their own: those of its type and memory.
+fn sharers(plan: &Plan, buffer: usize) -> impl Iterator<Item = &PlanBackend> {
+    let owner = plan.buffers.get(buffer).and_then(|buffer| plan.backends.get(buffer.backend as usize));
+    let owner = owner.map(|owner| owner.handle.capabilities());
+    let shares = move |backend: &&PlanBackend| {
+        let capabilities = backend.handle.capabilities();
+        owner.is_some_and(|owner| {
+            owner.memory == capabilities.memory && plan.buffers[buffer].buffer_type == capabilities.buffer_type
+        })
+    };
+    plan.backends.iter().filter(shares)
+}
+
 fn check_buffers(plan: &Plan, violations: &mut Vec<Violation>) {
+    let mut align = vec![1; plan.buffers.len()];
     for (index, buffer) in plan.buffers.iter().enumerate() {
-        for backend in &plan.backends {
+        for backend in sharers(plan, index) {
             let capabilities = backend.handle.capabilities();
-            let owner = plan.backends.get(buffer.backend as usize).map(|owner| owner.handle.capabilities());
-            let shares = capabilities.buffer_type == buffer.buffer_type
-                && owner.is_some_and(|owner| owner.memory == capabilities.memory);
-            if shares && buffer.size_bytes > capabilities.max_buffer_bytes {
+            align[index] = capabilities.align_bytes.max(align[index]);
+            if buffer.size_bytes > capabilities.max_buffer_bytes {
                 let backend = Arc::clone(&backend.name);
                 violations.push(Violation::BufferTooLarge { buffer: index, size_bytes: buffer.size_bytes, backend });
             }
         }
     }
     for allocation in &plan.allocations {
-        let name = || Arc::clone(&allocation.name);
-        let capabilities = plan.backends[allocation.backend as usize].handle.capabilities();
-        let align_bytes = capabilities.align_bytes.max(1);
-        let offset_bytes = allocation.offset_bytes;
+        let name = || plan.allocation_name(allocation);
+        let backend = &plan.backends[allocation.backend as usize].handle;
+        let shared = align.get(allocation.buffer as usize).copied().unwrap_or(1);
+        let align_bytes = backend.capabilities().align_bytes.max(shared).max(1);
+        let (offset_bytes, size_bytes) = (allocation.offset_bytes, allocation.size_bytes);
         if !offset_bytes.is_multiple_of(align_bytes) {
             violations.push(Violation::Misaligned { name: name(), offset_bytes, align_bytes });
         }
-        let end = offset_bytes.saturating_add(allocation.size_bytes);
+        let end = offset_bytes.saturating_add(size_bytes);
         if plan.buffers.get(allocation.buffer as usize).is_none_or(|buffer| end > buffer.size_bytes) {
             violations.push(Violation::OutOfBounds { name: name() });
         }
+        let node = match allocation.held {
+            Held::Node(node) => node,
+            Held::Copy(copy) => plan.copies[copy as usize].source,
+        };
+        let needed_bytes = backend.allocation_bytes(&plan.node(node as usize).desc);
+        if size_bytes < needed_bytes {
+            violations.push(Violation::TooSmall { name: name(), size_bytes, needed_bytes });
+        }
+    }
+}
+
+/// What several runs at once would share: inputs, outputs and copies have memory in every slot.
+fn check_slots(plan: &Plan, violations: &mut Vec<Violation>) {
+    let mut kept = vec![false; plan.node_count()];
+    for node in plan.nodes() {
+        kept[node.root as usize] |= node.flags.output;
+    }
+    let slots = plan.programs.len();
+    let mut nodes = vec![0; plan.node_count()];
+    let mut copies = vec![0; plan.copies.len()];
+    for allocation in plan.allocations.iter().filter(|allocation| (allocation.slot as usize) < slots) {
+        match allocation.held {
+            Held::Node(node) => nodes[node as usize] += 1,
+            Held::Copy(copy) => copies[copy as usize] += 1,
+        }
+    }
+    let mut expect = |found: usize, slots: usize, node: usize| {
+        if found < slots {
+            let slot = u32::try_from(found).unwrap_or(u32::MAX);
+            violations.push(Violation::MissingSlot { name: Arc::clone(plan.node(node).name), slot });
+        }
+    };
+    for (i, node) in plan.nodes().enumerate() {
+        let planned = node.root as usize == i && node.existing.is_none();
+        if planned {
+            let slots = if node.flags.input || kept[i] { slots } else { 1 };
+            expect(nodes[i], slots, i);
+        }
+    }
+    for (copy, &found) in plan.copies.iter().zip(&copies) {
+        expect(found, slots, copy.source as usize);
     }
 }
 
@@ -276,7 +222,8 @@ fn check_steps(plan: &Plan, program: &Program, violations: &mut Vec<Violation>) 
                 copied.push(*copy);
             }
             Step::Launch { split } => {
-                let fits = *split == next_split && plan.splits.get(*split as usize).is_some_and(|s| s.inputs == copied);
+                let fits = *split == next_split
+                    && plan.splits.get(*split as usize).is_some_and(|s| plan.split_inputs(s) == copied);
                 if !fits {
                     violations.push(Violation::StepOrder { step });
                 }
@@ -286,7 +233,7 @@ fn check_steps(plan: &Plan, program: &Program, violations: &mut Vec<Violation>) 
             Step::Record { .. } | Step::Wait { .. } => {}
         }
     }
-    if next_split as usize != plan.splits.len() || program.splits.len() != plan.splits.len() {
+    if next_split as usize != plan.splits.len() || program.prepared.len() != plan.splits.len() {
         violations.push(Violation::StepOrder { step: program.steps.len() });
     }
 }

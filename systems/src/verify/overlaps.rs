@@ -1,9 +1,6 @@
 //! Allocations that are alive in one step must not share bytes, but for a result that takes over its operand's memory.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Violation;
 use crate::plan::Plan;
@@ -36,7 +33,7 @@ pub(super) fn check(plan: &Plan, violations: &mut Vec<Violation>) {
             }
             let hand_over = new.in_place_of == u32::try_from(j).ok() && all[j].last == new.first;
             if !hand_over {
-                let (first, second) = (Arc::clone(&all[j].name), Arc::clone(&new.name));
+                let (first, second) = (plan.allocation_name(&all[j]), plan.allocation_name(new));
                 violations.push(Violation::Overlap { first, second });
             }
         }

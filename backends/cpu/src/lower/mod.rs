@@ -15,7 +15,7 @@ mod spatial;
 
 use std::sync::Arc;
 
-use entensor_components::{BackendError, DType, NodeDesc, OpDesc, SplitDesc, Support, TensorDesc};
+use entensor_components::{BackendError, DType, NodeDesc, OpDesc, SplitView, Support, TensorDesc};
 use smallvec::SmallVec;
 
 use crate::{
@@ -105,11 +105,11 @@ pub(crate) struct Builder {
 }
 
 /// Lowers a split.
-pub(crate) fn lower(split: &SplitDesc) -> Result<Program, BackendError> {
-    let slots = split.memory_slots as usize;
+pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
+    let slots = split.memory_slots() as usize;
     let program = Program {
-        steps: Vec::with_capacity(split.nodes.len()),
-        names: split.nodes.iter().map(|node| Arc::clone(&node.name)).collect(),
+        steps: Vec::with_capacity(split.len()),
+        names: Vec::with_capacity(split.len()),
         uses: Vec::new(),
         slots,
         work_bytes: Vec::new(),
@@ -123,9 +123,11 @@ pub(crate) fn lower(split: &SplitDesc) -> Result<Program, BackendError> {
         routes: experts::RoutesInWork::default(),
         node: 0,
     };
-    for (index, node) in split.nodes.iter().enumerate() {
+    for index in 0..split.len() {
         builder.node = index;
-        builder.lower_node(node)?;
+        let node = split.node(index);
+        builder.lower_node(&node)?;
+        builder.program.names.push(node.name);
     }
     Ok(builder.program)
 }

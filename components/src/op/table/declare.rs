@@ -101,6 +101,7 @@ macro_rules! declare_ops {
         impl Op {
             /// Which op this is.
             #[must_use]
+            #[inline]
             pub fn kind(&self) -> OpKind {
                 match self {
                     Self::None {} => OpKind::None,

@@ -109,7 +109,7 @@ fn pass_texts(engine: &Engine, until: Pass) -> String {
 
 fn summary(plan: &Plan) {
     let PlanSizes { splits, copies, planned_bytes } = PlanSizes::of(plan);
-    let (nodes, planned, least) = (plan.nodes.len(), bytes(planned_bytes), bytes(plan.lower_bound_bytes));
+    let (nodes, planned, least) = (plan.node_count(), bytes(planned_bytes), bytes(plan.lower_bound_bytes));
     note(format_args!(
         "{nodes} nodes, {splits} splits, {copies} copies, {planned} planned (no plan needs less than {least})"
     ));

@@ -273,3 +273,17 @@ impl Ran {
 pub(crate) fn ids(value: &Value) -> Vec<u64> {
     value.as_array().expect("an array").iter().map(|id| id.as_u64().expect("an id")).collect()
 }
+
+/// Every file of the corpus and every fixture.
+pub(crate) fn graphs() -> Vec<PathBuf> {
+    let snapshots = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../snapshots");
+    let mut graphs = Vec::new();
+    for folder in ["corpus", "fixtures"] {
+        let found = std::fs::read_dir(snapshots.join(folder)).expect("the folder is there");
+        let found = found.map(|entry| entry.expect("readable").path());
+        graphs.extend(found.filter(|path| path.extension().is_some_and(|e| e == "graph")));
+    }
+    graphs.sort();
+    assert!(graphs.len() > 40, "{graphs:?}");
+    graphs
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, MemoryHandle, MemoryReport, OpDesc, OpKind, PreparedSplit,
-    SplitDesc, Support, TensorDesc, TensorRef, Ticket, Usage,
+    SplitDesc, SplitView, Support, TensorDesc, TensorRef, Ticket, Usage,
 };
 use entensor_conformance::{Case, Gap, run_cases};
 use entensor_cpu::{CpuBackend, CpuConfig, Simd};
@@ -121,7 +121,9 @@ impl Backend for Liar {
         self.inner.read(memory, offset_bytes, bytes)
     }
 
-    fn prepare(&self, mut split: SplitDesc) -> Result<Box<dyn PreparedSplit>, BackendError> {
+    fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
+        let nodes = (0..split.len()).map(|index| split.node(index)).collect();
+        let mut split = SplitDesc { nodes, memory_slots: split.memory_slots() };
         if self.lie == Lie::Padding {
             for node in &mut split.nodes {
                 let written = node.op.row().writes;
@@ -132,7 +134,7 @@ impl Backend for Liar {
             }
         }
         let outputs = split.nodes.iter().map(|node| node.output).collect();
-        Ok(Box::new(LyingSplit { inner: self.inner.prepare(split)?, lie: self.lie, outputs }))
+        Ok(Box::new(LyingSplit { inner: self.inner.prepare(&split)?, lie: self.lie, outputs }))
     }
 
     fn memory_report(&self) -> MemoryReport {

@@ -1,0 +1,143 @@
+//! The placement answers: a column while the passes work on it, and components for everybody else.
+//!
+//! The components are the contract with users' systems between the passes. Writing and reading one costs ten times what a
+//! column costs, so a pass does it only where somebody may look: see [`PlacementSync`].
+
+use std::sync::Arc;
+
+use bevy_ecs::{prelude::*, system::SystemParam};
+use entensor_components::{BackendId, BackendIndex, Cause};
+
+use super::{Backends, NodeOrder, Nodes, index_u32};
+use crate::error::PlanError;
+
+/// Where nobody has put a node yet.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+
+/// Where each node is so far, and why.
+#[derive(Resource, Clone, Debug, Default)]
+pub struct NodePlacements {
+    /// Backend of each node; `u32::MAX` while undecided.
+    pub(crate) backends: Vec<u32>,
+    /// Why.
+    pub(crate) causes: Vec<Cause>,
+}
+
+impl NodePlacements {
+    /// Where a node is, if decided.
+    #[must_use]
+    pub fn get(&self, node: usize) -> Option<usize> {
+        Some(self.backends[node]).filter(|&b| b != NOWHERE).map(|b| b as usize)
+    }
+
+    /// Why a node is where it is.
+    #[must_use]
+    pub fn cause(&self, node: usize) -> Cause {
+        self.causes[node]
+    }
+
+    /// Makes all of so many nodes undecided.
+    pub(crate) fn reset(&mut self, nodes: usize) {
+        self.backends.clear();
+        self.backends.resize(nodes, NOWHERE);
+        self.causes.clear();
+        self.causes.resize(nodes, Cause::Undecided);
+    }
+}
+
+/// Whether the passes write `BackendId` and `Cause` at the end of each and read them at the start of the next. Without, they
+/// are written once, by the last pass that decides. On unless whoever runs the schedule knows that nobody looks in between:
+/// the engine does, when no system but the passes is in it.
+#[derive(Resource, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacementSync(pub bool);
+
+impl Default for PlacementSync {
+    fn default() -> Self {
+        Self(true)
+    }
+}
+
+/// The placement answers of the graph being planned, by node index.
+#[derive(SystemParam)]
+pub struct Placements<'w, 's> {
+    order: Res<'w, NodeOrder>,
+    backends: Res<'w, Backends>,
+    sync: Res<'w, PlacementSync>,
+    column: ResMut<'w, NodePlacements>,
+    answers: Query<'w, 's, (&'static mut BackendId, &'static mut Cause)>,
+}
+
+impl Placements<'_, '_> {
+    /// Takes in what systems between the passes have changed. A backend that does not exist decides nothing. Who moves a node
+    /// without giving a cause of their own is the cause.
+    pub fn pull(&mut self) {
+        if !self.sync.0 {
+            return;
+        }
+        for (node, &entity) in self.order.entities.iter().enumerate() {
+            let Ok((id, cause)) = self.answers.get(entity) else { continue };
+            let backend = id.0.map(|b| b.0).filter(|&b| (b as usize) < self.backends.0.len()).unwrap_or(NOWHERE);
+            let moved = backend != self.column.backends[node];
+            let explained = *cause != self.column.causes[node];
+            self.column.backends[node] = backend;
+            self.column.causes[node] = if moved && !explained { Cause::User } else { *cause };
+        }
+    }
+
+    /// Where a node is, if decided.
+    #[must_use]
+    pub fn get(&self, node: usize) -> Option<usize> {
+        self.column.get(node)
+    }
+
+    /// Why a node is where it is.
+    #[must_use]
+    pub fn cause(&self, node: usize) -> Cause {
+        self.column.cause(node)
+    }
+
+    /// Decides a node. Returns whether that changed anything.
+    pub fn set(&mut self, node: usize, backend: usize, cause: Cause) -> bool {
+        let backend = index_u32(backend);
+        self.column.causes[node] = cause;
+        std::mem::replace(&mut self.column.backends[node], backend) != backend
+    }
+
+    /// Makes every node undecided.
+    pub fn clear(&mut self) {
+        self.column.reset(self.order.entities.len());
+    }
+
+    /// Shows the answers to systems between the passes.
+    pub fn push(&mut self) {
+        if self.sync.0 {
+            self.write();
+        }
+    }
+
+    /// Ends the passes that decide: takes in the last changes, or shows the answers for the first time.
+    pub fn settle(&mut self) {
+        self.pull();
+        self.write();
+    }
+
+    /// Writes the answers into the components. What has not changed is not touched.
+    fn write(&mut self) {
+        for (node, &entity) in self.order.entities.iter().enumerate() {
+            let Ok((mut id, mut cause)) = self.answers.get_mut(entity) else { continue };
+            id.set_if_neq(BackendId(self.column.get(node).map(|b| BackendIndex(index_u32(b)))));
+            cause.set_if_neq(self.column.causes[node]);
+        }
+    }
+
+    /// Where every node is; an error if one has been left out.
+    ///
+    /// # Errors
+    /// [`PlanError::Unplaced`] naming the node.
+    pub fn check_all(&self, nodes: &Nodes) -> Result<(), PlanError> {
+        match self.column.backends.iter().position(|&b| b == NOWHERE) {
+            Some(node) => Err(PlanError::Unplaced { node: Arc::clone(&nodes.names[node]) }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Turns the columns into a [`Plan`]: the data part of `publish`.
+
+use std::sync::{Arc, Mutex};
+
+use bevy_ecs::prelude::*;
+
+use super::{Allocation, Held, Plan, PlanBackend, PlanBuffer, PlanCopy, PlanExisting, PlanSplit, Program, Step};
+use crate::{
+    allocate::Allocated,
+    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, PlanSalt, Refusals, SupportMasks, index_u32},
+    error::PlanError,
+    fallback::PlannedCopies,
+    liveness::{Holds, Live},
+    split::{Copies, Splits},
+};
+
+/// The plan of the graph whose columns stand in the world.
+pub(crate) fn build_plan(world: &mut World) -> Result<Plan, PlanError> {
+    // Reasons are text: they move, and the next planning makes its own.
+    let refusals = std::mem::take(&mut *world.resource_mut::<Refusals>());
+    let world = &*world;
+    let (live, allocated) = (world.resource::<Live>(), world.resource::<Allocated>());
+    let (mut backends, buffers) = memories(world.resource::<Backends>(), live, allocated);
+    backends.shrink_to_fit();
+    let nodes = world.resource::<Nodes>();
+    let placements = world.resource::<NodePlacements>();
+    let splits = world.resource::<Splits>();
+    let memory = world.resource::<NodeMemory>();
+    let mut plan = Plan {
+        table: Arc::clone(&nodes.0),
+        flags: world.resource::<NodeFlags>().0.clone(),
+        placements: placements.backends.clone(),
+        causes: placements.causes.clone(),
+        supported: world.resource::<SupportMasks>().0.clone(),
+        refusals,
+        launches: nodes.computing.clone(),
+        splits: (splits.runs.iter())
+            .map(|run| PlanSplit { backend: run.backend, nodes: run.nodes.clone(), inputs: run.inputs.clone() })
+            .collect(),
+        split_inputs: splits.inputs.clone(),
+        copies: (world.resource::<Copies>().0.iter())
+            .map(|copy| PlanCopy { source: copy.source, backend: copy.backend })
+            .collect(),
+        existing: memory.buffers.iter().map(PlanExisting::of).collect(),
+        memory: memory.without_buffers(),
+        allocations: Vec::with_capacity(live.items.len()),
+        lower_bound_bytes: allocated.lower_bound_bytes,
+        programs: Vec::new(),
+        allocation_of: Vec::new(),
+        allocation_of_copy: Vec::new(),
+        copy_of: Vec::new(),
+        salt: world.resource::<PlanSalt>().0,
+        asked_copies: world.resource::<PlannedCopies>().0,
+        staging: Mutex::default(),
+        events: Mutex::default(),
+        backends,
+        buffers,
+    };
+    plan.copy_of = plan.copies.iter().zip(0..).map(|(copy, index)| (copy.source, copy.backend, index)).collect();
+    plan.copy_of.sort_unstable();
+    add_allocations(&mut plan, live, allocated)?;
+    plan.programs = (0..live.slots.max(1)).map(|slot| program(&plan, slot)).collect::<Result<_, _>>()?;
+    let events = plan.programs.iter().map(|p| p.events as usize).max().unwrap_or(0);
+    plan.events = Mutex::new(vec![0; events]);
+    Ok(plan)
+}
+
+/// The backends with what the plan allocates on each, and the buffers.
+fn memories(backends: &Backends, live: &Live, allocated: &Allocated) -> (Vec<PlanBackend>, Vec<PlanBuffer>) {
+    let mut backends: Vec<PlanBackend> = (backends.0.iter())
+        .map(|b| PlanBackend { name: b.name().into(), handle: Arc::clone(b), planned_bytes: 0 })
+        .collect();
+    let buffer = |buffer: &crate::allocate::PlannedBuffer| {
+        let arena = &live.arenas[buffer.arena as usize];
+        let planned_bytes = &mut backends[arena.owner as usize].planned_bytes;
+        *planned_bytes = planned_bytes.saturating_add(buffer.size_bytes);
+        PlanBuffer {
+            backend: arena.owner,
+            buffer_type: Arc::clone(&arena.buffer_type),
+            ordinal: buffer.ordinal,
+            size_bytes: buffer.size_bytes,
+        }
+    };
+    let buffers = allocated.buffers.iter().map(buffer).collect();
+    (backends, buffers)
+}
+
+/// Notes every planned tensor, and checks that what needs memory has some.
+fn add_allocations(plan: &mut Plan, live: &Live, allocated: &Allocated) -> Result<(), PlanError> {
+    for item in &live.items {
+        let (held, backend) = match item.holds {
+            Holds::Node(node) => (Held::Node(node), plan.placements[node as usize]),
+            Holds::Copy(copy) => (Held::Copy(copy), plan.copies[copy as usize].backend),
+        };
+        let place = allocated.places[item.block as usize];
+        plan.allocations.push(Allocation {
+            held,
+            slot: item.slot,
+            backend,
+            buffer: place.buffer,
+            offset_bytes: place.offset_bytes,
+            size_bytes: item.size_bytes,
+            first: item.first,
+            last: item.last,
+            in_place_of: item.in_place_of,
+        });
+    }
+    plan.index_allocations();
+    let roots = &plan.table.roots;
+    let homeless =
+        |&node: &usize| roots.is_root(node) && plan.allocation_of[node] == 0 && plan.memory.place(node).is_none();
+    let copied = plan.allocation_of_copy.iter().position(|&first| first == u32::MAX);
+    let copied = copied.map(|copy| plan.copies[copy].source as usize);
+    match (0..plan.node_count()).find(homeless).or(copied) {
+        Some(node) => Err(PlanError::Unplaced { node: Arc::clone(&plan.table.names[node]) }),
+        None => Ok(()),
+    }
+}
+
+/// The steps of one slot's run, and its splits made ready.
+fn program(plan: &Plan, slot: u32) -> Result<Program, PlanError> {
+    let mut program = Program {
+        steps: Vec::with_capacity(plan.splits.len() + plan.split_inputs.len()),
+        prepared: Vec::with_capacity(plan.splits.len()),
+        events: 0,
+    };
+    let mut queue: Option<u32> = None;
+    for (index, split) in plan.splits.iter().enumerate() {
+        let index = index_u32(index);
+        order_queues(plan, &mut program, queue, split.backend);
+        for &copy in plan.split_inputs(split) {
+            let source = plan.copies[copy as usize].source as usize;
+            let ends = plan.locate(source, slot).zip(plan.locate_copy(copy, slot));
+            let unplaced = || PlanError::Unplaced { node: Arc::clone(&plan.table.names[source]) };
+            let (from, to) = ends.ok_or_else(unplaced)?;
+            let from_backend = plan.placements[plan.table.roots.of(source)];
+            program.steps.push(Step::Copy { copy, split: index, from, from_backend, to });
+        }
+        let backend = &plan.backends[split.backend as usize];
+        let prepared = backend.handle.prepare(&plan.split_view(split, slot)).map_err(|source| PlanError::Prepare {
+            split: index as usize,
+            backend: Arc::clone(&backend.name),
+            source,
+        })?;
+        program.prepared.push(prepared);
+        program.steps.push(Step::Launch { split: index });
+        queue = Some(split.backend);
+    }
+    Ok(program)
+}
+
+/// An event edge from the last queue to the next, where work may still be under way. Chained through every change of queue,
+/// the edges order all memory that passes from one queue to another.
+fn order_queues(plan: &Plan, program: &mut Program, from: Option<u32>, to: u32) {
+    let Some(from) = from.filter(|&from| from != to) else { return };
+    if plan.backends[from as usize].handle.capabilities().asynchronous {
+        let event = program.events;
+        program.events += 1;
+        program.steps.push(Step::Record { backend: from, event });
+        program.steps.push(Step::Wait { backend: to, event, of: from });
+    }
+}

@@ -4,8 +4,8 @@
 //! Invariants: blocks that are alive in one step never overlap; offsets are aligned; no buffer is larger than its backends'
 //! largest; no block is split over two buffers; the same graph gets the same bytes on every machine. Peak bytes are known
 //! before anything runs.
-//! Cost: one sweep over the steps places everything by best fit ([`sweep`]) and finds the lower bound on the way. Arenas that
-//! this leaves above the bound are searched ([`search`]), with an amount of work that is counted, never timed.
+//! Cost: one sweep over the steps places everything by best fit (`sweep.rs`) and finds the lower bound on the way. Arenas that
+//! this leaves above the bound are searched (`search/`), with an amount of work that is counted, never timed.
 //! Source: DESIGN "liveness / allocate"; ggml-alloc (best fit); Pisarchyk and Lee 2020, arXiv:2001.03288 (by size).
 
 mod free_list;

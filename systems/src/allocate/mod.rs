@@ -4,8 +4,8 @@
 //! Invariants: blocks that are alive in one step never overlap; offsets are aligned; no buffer is larger than its backends'
 //! largest; no block is split over two buffers; the same graph gets the same bytes on every machine. Peak bytes are known
 //! before anything runs.
-//! Cost: one sweep over the steps places everything by best fit ([`sweep`]) and finds the lower bound on the way. Arenas that
-//! this leaves above the bound are searched ([`search`]), with an amount of work that is counted, never timed.
+//! Cost: one sweep over the steps places everything by best fit (`sweep.rs`) and finds the lower bound on the way. Arenas that
+//! this leaves above the bound are searched (`search/`), with an amount of work that is counted, never timed.
 //! Source: DESIGN "liveness / allocate"; ggml-alloc (best fit); Pisarchyk and Lee 2020, arXiv:2001.03288 (by size).
 
 mod free_list;
@@ -25,7 +25,7 @@ use crate::{
     split::Copies,
     status::PassResult,
 };
-use search::Budget;
+use search::{Budget, Goal};
 use sweep::Sweep;
 
 /// A buffer that the plan needs.
@@ -92,14 +92,17 @@ fn place(live: &Live, sweep: &mut Sweep, allocated: &mut Allocated) -> Result<()
     allocated.buffers.clear();
     allocated.lower_bound_bytes = 0;
     sweep.place_all(live, &mut allocated.places)?;
+    let share = sweep.share_bytes();
     for (a, arena) in sweep.arenas.iter().enumerate() {
         allocated.lower_bound_bytes = allocated.lower_bound_bytes.saturating_add(arena.bound_bytes());
         // Its own buffers are numbered from zero so far.
         let base = index_u32(allocated.buffers.len());
         let mut sizes = arena.sizes();
         let total = arena.total_bytes();
-        if !search::near(total, arena.target_bytes()) {
-            let mut problem = sweep.problem(a, live);
+        let target = arena.target_bytes();
+        let goal = Goal { target, scale: target.max(share) };
+        if !goal.is_near(total) {
+            let mut problem = sweep.problem(a, live, goal);
             if let Some(layout) = search::search(&mut problem, total, Budget::of(arena.blocks)) {
                 for (job, &place) in problem.jobs.iter().chain(&problem.permanent).zip(&layout.places) {
                     allocated.places[job.block as usize] = place;

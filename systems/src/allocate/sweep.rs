@@ -7,7 +7,7 @@
 use super::{
     BlockPlace,
     free_list::{FreeList, Limits},
-    search::{Job, Problem},
+    search::{Goal, Job, Problem},
 };
 use crate::{
     columns::index_u32,
@@ -128,8 +128,14 @@ impl Sweep {
         Ok(())
     }
 
+    /// An even share of what all arenas need at least.
+    pub(super) fn share_bytes(&self) -> u64 {
+        let all = self.arenas.iter().fold(0_u64, |sum, arena| sum.saturating_add(arena.bound_bytes()));
+        all / self.arenas.len().max(1) as u64
+    }
+
     /// The blocks of an arena that have bytes, by first step, after [`Self::place_all`].
-    pub(super) fn problem(&self, arena: usize, live: &Live) -> Problem {
+    pub(super) fn problem(&self, arena: usize, live: &Live, goal: Goal) -> Problem {
         let mut jobs = Vec::with_capacity(self.arenas[arena].blocks);
         for come in 0..live.blocks.len() {
             let b = self.order.get(come).copied().unwrap_or(index_u32(come));
@@ -138,8 +144,7 @@ impl Sweep {
                 jobs.push(Job { block: b, first, last, size });
             }
         }
-        let state = &self.arenas[arena];
-        Problem::new(state.limits, jobs, &live.shrinks, state.target_bytes())
+        Problem::new(self.arenas[arena].limits, jobs, &live.shrinks, goal)
     }
 
     fn reset(&mut self, live: &Live) -> Result<(), usize> {

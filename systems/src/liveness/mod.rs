@@ -3,7 +3,7 @@
 //! Reads: splits, copies, node columns, backends. Writes: `Live`.
 //! Invariants: steps are the submission order: the copies of a split, then its nodes. Inputs live throughout; outputs (and the
 //! roots they view) live from their first write to the end; everything else from its first to its last use. A result is
-//! computed in place only over an operand of the same description that nobody reads afterwards ([`take_over`]).
+//! computed in place only over an operand of the same description that nobody reads afterwards (`take_over.rs`).
 //! Cost: linear in nodes × operands, three sweeps over dense columns, no hashing; copies are found through a list per source.
 //! Nothing is allocated when a graph of no more nodes is planned again. Source: DESIGN "liveness / allocate"; ggml-alloc
 //! decides the same while it allocates.
@@ -24,7 +24,8 @@ use crate::{
     split::{Copies, CopyRecord, Split, Splits},
     status::PassResult,
 };
-use uses::{Role, Uses};
+use take_over::take_over;
+use uses::Uses;
 
 /// No item.
 const NONE: u32 = u32::MAX;
@@ -247,47 +248,76 @@ fn find_arenas(backends: &Backends, arenas: &mut Vec<Arena>, arena_of: &mut Vec<
 impl Columns<'_> {
     /// Items of roots in the order of nodes, which is that of steps: when a result asks for an operand's memory, the operand's
     /// item stands already. Copies come last, but their items are made first, since results may take over those too.
-    fn make_items(&self, uses: &Uses, arena_of: &[u32], copy_items: &mut Vec<LiveItem>, live: &mut Live) {
-        let end = uses.steps.saturating_sub(1);
+    fn make_items(&self, uses: &mut Uses, arena_of: &[u32], copy_items: &mut Vec<LiveItem>, live: &mut Live) {
         copy_items.clear();
-        live.copy_items = uses.root_items(live.slots);
-        live.node_items.reserve(self.roots.len());
-        live.items.reserve(live.copy_items as usize + self.copies.len() * live.slots as usize);
-        for (c, copy) in self.copies.iter().enumerate() {
-            let backend = copy.backend as usize;
-            let (first, last) = uses.copies[c].steps();
-            let size_bytes = self.padded.of(copy.source as usize, backend);
-            let block = Block { arena: arena_of[backend], size_bytes, first, last };
-            push_items(copy_items, &mut live.blocks, Holds::Copy(index_u32(c)), live.slots, block);
-        }
-        for (node, role) in uses.roles.iter().enumerate() {
-            let (first, last) = uses.nodes[node].steps();
-            let (first, last) = match role {
-                Role::Elsewhere => {
-                    live.node_items.push(NONE);
-                    continue;
-                }
-                Role::Input => (0, end),
-                Role::Output => (first, end),
-                Role::Scratch => (first, last),
-            };
-            let item = index_u32(live.items.len());
-            live.node_items.push(item);
-            let backend = self.node_backends[node];
-            let size_bytes = self.padded.of(node, backend as usize);
-            let block = Block { arena: arena_of[backend as usize], size_bytes, first, last };
-            if let Some(operand) = self.operand_to_take_over(node, backend, &block, uses, copy_items, live) {
-                self.take_over(node, operand, &block, copy_items, live);
-                continue;
+        live.copy_items = NONE;
+        if !self.copies.is_empty() {
+            live.copy_items = self.count_root_items(uses, live.slots);
+            for (c, (copy, &(first, last))) in self.copies.iter().zip(&uses.copies).enumerate() {
+                let backend = copy.backend as usize;
+                let size_bytes = self.padded.of(copy.source as usize, backend);
+                let (first, last) = if first == NONE { (0, 0) } else { (first, last) };
+                let block = Block { arena: arena_of[backend], size_bytes, first, last };
+                push_items(copy_items, &mut live.blocks, Holds::Copy(index_u32(c)), live.slots, block);
             }
-            let slots = if *role == Role::Scratch { 1 } else { live.slots };
-            push_items(&mut live.items, &mut live.blocks, Holds::Node(index_u32(node)), slots, block);
+        }
+        // Nearly every plan is in one slot and on one memory: its loop knows.
+        if live.slots == 1 && self.copies.is_empty() {
+            self.make_root_items::<true>(uses, arena_of, copy_items, live);
+        } else {
+            self.make_root_items::<false>(uses, arena_of, copy_items, live);
         }
         live.items.extend_from_slice(copy_items);
+    }
+
+    fn make_root_items<const PLAIN: bool>(
+        &self,
+        uses: &mut Uses,
+        arena_of: &[u32],
+        copy_items: &[LiveItem],
+        live: &mut Live,
+    ) {
+        let end = uses.steps.saturating_sub(1);
+        let nodes = self.roots.len();
+        let (flags, node_backends) = (&self.flags[..nodes], &self.node_backends[..nodes]);
+        live.node_items.resize(nodes, NONE);
+        live.items.reserve(nodes);
+        for (node, &root) in self.roots.iter().enumerate() {
+            if root as usize != node || self.memory.place(node).is_some() {
+                continue;
+            }
+            let (mut first, last) = uses.steps_of(node);
+            if first == NONE && !flags[node].input {
+                self.find_first(uses);
+                first = uses.steps_of(node).0;
+            }
+            let (input, output) = (flags[node].input, uses.protected[node]);
+            let (first, last) = if input { (0, end) } else { (first, if output { end } else { last }) };
+            let at = live.items.len();
+            live.node_items[node] = index_u32(at);
+            let backend = node_backends[node];
+            let size_bytes = self.padded.of(node, backend as usize);
+            let block = Block { arena: arena_of[backend as usize], size_bytes, first, last };
+            let found = self.operand_to_take_over::<PLAIN>(node, backend, &block, uses, copy_items, live);
+            if let Some(operand) = found {
+                take_over::<PLAIN>(root, operand, &block, copy_items, live);
+                continue;
+            }
+            let slots = if !PLAIN && (input || output) { live.slots } else { 1 };
+            push_items(&mut live.items, &mut live.blocks, Holds::Node(root), slots, block);
+        }
+    }
+
+    /// How many items the roots get.
+    fn count_root_items(&self, uses: &Uses, slots: u32) -> u32 {
+        let planned = |&node: &usize| self.roots[node] as usize == node && self.memory.place(node).is_none();
+        let slots = |node: usize| if self.flags[node].input || uses.protected[node] { slots } else { 1 };
+        (0..self.roots.len()).filter(planned).map(slots).sum()
     }
 }
 
 /// A thing's items, one a slot, each in a block of its own.
+#[inline]
 fn push_items(items: &mut Vec<LiveItem>, blocks: &mut Vec<Block>, holds: Holds, slots: u32, block: Block) {
     let Block { size_bytes, first, last, .. } = block;
     for slot in 0..slots {

@@ -8,15 +8,13 @@
 //!
 //! What exists once per pipelined slot is left alone: a run's result cannot follow memory that each run has another one of.
 
-use super::{
-    Block, Columns, Holds, LiveItem, Shrink,
-    uses::{Role, Uses},
-};
-use crate::{columns::index_u32, liveness::Live};
+use super::{Block, Columns, Holds, Live, LiveItem, NONE, Shrink, uses::Uses};
 
 impl Columns<'_> {
-    /// The operand item whose memory a result may take over; `block` is what the result would get otherwise.
-    pub(super) fn operand_to_take_over(
+    /// The operand item whose memory a result may take over; `block` is what the result would get otherwise. `PLAIN` plans are
+    /// in one slot and without copies.
+    #[inline]
+    pub(super) fn operand_to_take_over<const PLAIN: bool>(
         &self,
         node: usize,
         backend: u32,
@@ -25,74 +23,110 @@ impl Columns<'_> {
         copy_items: &[LiveItem],
         live: &Live,
     ) -> Option<u32> {
-        if !self.traits[node].overwrites() {
+        if !self.traits[node].overwrites() || (!PLAIN && live.slots > 1 && uses.protected[node]) {
             return None;
         }
         let overwrites = self.ops[node].row().overwrites;
         let sources = self.sources.of(node);
-        let step = block.first;
         overwrites.iter().find_map(|&o| {
             let source = *sources.get(o)?;
-            let root = self.root(source);
-            let copy = uses.by_source.find(self.copies, backend, source);
-            let item = match copy {
-                Some(_) if live.slots > 1 => return None,
-                Some(copy) => live.copy_items + copy,
-                None => {
-                    let sliced = live.slots > 1 && uses.roles[node] == Role::Output;
-                    if sliced || uses.roles[root] != Role::Scratch || self.offsets[source as usize] != 0 {
-                        return None;
-                    }
-                    live.node_items[root]
-                }
-            };
-            let old = item_of(item, copy_items, live);
-            let old_block = &live.blocks[old.block as usize];
-            let dies = old.last == step && old_block.last == step && old.first < step;
-            let fits = old.size_bytes >= block.size_bytes && old_block.arena == block.arena;
-            let free = dies && fits && self.descs[source as usize] == self.descs[node];
-            let alone = || match copy {
-                // A copy is what the backend reads instead of this one source.
-                Some(_) => sources.iter().enumerate().all(|(i, &s)| s != source || overwrites.contains(&i)),
-                None => self.reads_alone(sources, source, root, overwrites),
-            };
-            (free && alone()).then_some(item)
+            let copy = if PLAIN { None } else { uses.by_source.find(self.copies, backend, source) };
+            match copy {
+                Some(copy) => self.copy_to_take_over(node, copy, block, overwrites, copy_items, live),
+                None => self.root_to_take_over(node, source, block, overwrites, uses, live),
+            }
         })
+    }
+
+    #[inline]
+    fn root_to_take_over(
+        &self,
+        node: usize,
+        source: u32,
+        block: &Block,
+        overwrites: &[usize],
+        uses: &Uses,
+        live: &Live,
+    ) -> Option<u32> {
+        let root = self.root(source);
+        if uses.last_of(root) != block.first {
+            return None;
+        }
+        let item = live.node_items[root];
+        let old = live.items.get(item as usize).filter(|_| item != NONE)?;
+        let scratch = !self.flags[root].input && !uses.protected[root];
+        let whole = self.offsets[source as usize] == 0;
+        let free = scratch && whole && self.fits(node, source, block, old, live);
+        (free && self.reads_alone(node, source, root, overwrites)).then_some(item)
+    }
+
+    /// A copy is what the backend reads instead of this one source.
+    fn copy_to_take_over(
+        &self,
+        node: usize,
+        copy: u32,
+        block: &Block,
+        overwrites: &[usize],
+        copy_items: &[LiveItem],
+        live: &Live,
+    ) -> Option<u32> {
+        if live.slots > 1 {
+            return None;
+        }
+        let old = &copy_items[copy as usize];
+        let source = self.copies[copy as usize].source;
+        let dies = old.last == block.first;
+        let sources = self.sources.of(node);
+        let alone = || sources.iter().enumerate().all(|(i, &s)| s != source || overwrites.contains(&i));
+        (dies && self.fits(node, source, block, old, live) && alone()).then_some(live.copy_items + copy)
+    }
+
+    /// Whether an operand that dies here is like the result, and has been there before.
+    fn fits(&self, node: usize, source: u32, block: &Block, old: &LiveItem, live: &Live) -> bool {
+        old.first < block.first
+            && old.size_bytes >= block.size_bytes
+            && live.blocks[old.block as usize].arena == block.arena
+            && self.descs[source as usize] == self.descs[node]
     }
 
     /// Whether all operands in the operand's memory read the operand itself, and may do so while it is overwritten.
-    fn reads_alone(&self, sources: &[u32], operand: u32, root: usize, overwrites: &[usize]) -> bool {
-        let desc = &self.descs[operand as usize];
-        sources.iter().enumerate().all(|(i, &source)| {
-            let s = source as usize;
-            let same = || source == operand || (self.offsets[s] == 0 && self.descs[s] == *desc);
-            self.root(source) != root || (overwrites.contains(&i) && same())
-        })
-    }
-
-    /// The result's item in the operand's block.
-    pub(super) fn take_over(&self, node: usize, operand: u32, block: &Block, copy_items: &[LiveItem], live: &mut Live) {
-        let old = *item_of(operand, copy_items, live);
-        let Block { size_bytes, first, last, .. } = *block;
-        live.blocks[old.block as usize].last = last;
-        if size_bytes < old.size_bytes {
-            live.shrinks.push(Shrink { step: first, block: old.block, size_bytes });
-        }
-        live.items.push(LiveItem {
-            holds: Holds::Node(index_u32(node)),
-            slot: 0,
-            size_bytes,
-            first,
-            last,
-            in_place_of: Some(operand),
-            block: old.block,
-        });
+    fn reads_alone(&self, node: usize, operand: u32, root: usize, overwrites: &[usize]) -> bool {
+        let (sources, desc) = (self.sources.of(node), &self.descs[operand as usize]);
+        sources.len() == 1
+            || sources.iter().enumerate().all(|(i, &source)| {
+                let s = source as usize;
+                let same = || source == operand || (self.offsets[s] == 0 && self.descs[s] == *desc);
+                self.root(source) != root || (overwrites.contains(&i) && same())
+            })
     }
 }
 
-fn item_of<'a>(item: u32, copy_items: &'a [LiveItem], live: &'a Live) -> &'a LiveItem {
-    match item.checked_sub(live.copy_items) {
-        Some(copy) => &copy_items[copy as usize],
-        None => &live.items[item as usize],
+/// The result's item in the operand's block.
+#[inline]
+pub(super) fn take_over<const PLAIN: bool>(
+    node: u32,
+    operand: u32,
+    block: &Block,
+    copy_items: &[LiveItem],
+    live: &mut Live,
+) {
+    let old = match operand.checked_sub(live.copy_items) {
+        Some(copy) if !PLAIN => &copy_items[copy as usize],
+        _ => &live.items[operand as usize],
+    };
+    let LiveItem { size_bytes: old_bytes, block: old_block, .. } = *old;
+    let Block { size_bytes, first, last, .. } = *block;
+    live.blocks[old_block as usize].last = last;
+    if size_bytes < old_bytes {
+        live.shrinks.push(Shrink { step: first, block: old_block, size_bytes });
     }
+    live.items.push(LiveItem {
+        holds: Holds::Node(node),
+        slot: 0,
+        size_bytes,
+        first,
+        last,
+        in_place_of: Some(operand),
+        block: old_block,
+    });
 }

@@ -1,51 +1,38 @@
-//! First and last step of everything, and what is to be planned at all.
+//! First and last step of everything, and what outputs protect.
 
 use super::{Columns, NONE};
-use crate::{columns::index_u32, split::CopyRecord};
-
-/// First and last step that touch something.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    first: u32,
-    last: u32,
-}
-
-impl Span {
-    /// Nothing has touched it.
-    const UNUSED: Self = Self { first: u32::MAX, last: 0 };
-
-    fn touch(&mut self, step: u32) {
-        self.first = self.first.min(step);
-        self.last = step;
-    }
-
-    /// What nobody uses still has a place, in the first step.
-    pub(super) fn steps(self) -> (u32, u32) {
-        if self.first == u32::MAX { (0, 0) } else { (self.first, self.last) }
-    }
-}
-
-/// Whether a node's memory is planned, and what protects it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// A view, or in memory that exists.
-    Elsewhere,
-    /// Free after its last use.
-    Scratch,
-    /// Stable throughout.
-    Input,
-    /// Kept to the end: itself or a view of it is an output.
-    Output,
-}
+use crate::{
+    columns::index_u32,
+    split::{CopyRecord, Split},
+};
 
 /// The columns that the rules look at.
 #[derive(Default)]
 pub(super) struct Uses {
-    pub(super) roles: Vec<Role>,
-    pub(super) nodes: Vec<Span>,
-    pub(super) copies: Vec<Span>,
+    /// First and last step that touch each root; [`NONE`] where no step does.
+    first: Vec<u32>,
+    last: Vec<u32>,
+    /// The same of each copy.
+    pub(super) copies: Vec<(u32, u32)>,
     pub(super) steps: u32,
+    /// Roots that are outputs or seen through one.
+    pub(super) protected: Vec<bool>,
     pub(super) by_source: CopyLists,
+}
+
+impl Uses {
+    /// First and last step of a root; the first is [`NONE`] for leaves until [`Columns::find_first`] looks for it. What nobody
+    /// uses still has a place, in the first step.
+    #[inline]
+    pub(super) fn steps_of(&self, root: usize) -> (u32, u32) {
+        let (first, last) = (self.first[root], self.last[root]);
+        if last == NONE { (0, 0) } else { (first, last) }
+    }
+
+    /// The last step that touches a root.
+    pub(super) fn last_of(&self, root: usize) -> u32 {
+        self.last[root]
+    }
 }
 
 /// Per source its first copy, and per copy the next one of the same source. Empty without copies.
@@ -79,77 +66,112 @@ impl CopyLists {
     }
 }
 
-impl Uses {
-    /// How many items the roots get.
-    pub(super) fn root_items(&self, slots: u32) -> u32 {
-        let items = |role: &Role| match role {
-            Role::Elsewhere => 0,
-            Role::Scratch => 1,
-            Role::Input | Role::Output => slots,
-        };
-        self.roles.iter().map(items).sum()
-    }
-}
-
 impl Columns<'_> {
+    /// The root of a node.
+    pub(super) fn root(&self, node: u32) -> usize {
+        self.roots[node as usize] as usize
+    }
+
+    fn nodes_of(&self, split: &Split) -> &[u32] {
+        &self.computing[split.nodes.start as usize..split.nodes.end as usize]
+    }
+
+    fn inputs_of(&self, split: &Split) -> &[u32] {
+        &self.split_inputs[split.inputs.start as usize..split.inputs.end as usize]
+    }
+
     /// Fills the columns anew.
+    ///
+    /// Most roots are computed, so their first step is their own, and every other touch only moves the last step: nothing is read
+    /// back. The first steps of scratch leaves, which few graphs have, are left to [`Self::find_first`].
     pub(super) fn find_uses(&self, uses: &mut Uses) {
-        let Uses { roles, nodes, copies, steps, by_source } = uses;
-        self.find_roles(roles);
-        by_source.fill(self.copies, self.roots.len());
-        nodes.clear();
-        nodes.resize(self.roots.len(), Span::UNUSED);
-        copies.clear();
-        copies.resize(self.copies.len(), Span::UNUSED);
-        let (nodes, copies) = (nodes.as_mut_slice(), copies.as_mut_slice());
+        let nodes = self.roots.len();
+        for steps in [&mut uses.first, &mut uses.last] {
+            steps.clear();
+            steps.resize(nodes, NONE);
+        }
+        uses.copies.clear();
+        uses.copies.resize(self.copies.len(), (NONE, 0));
+        uses.by_source.fill(self.copies, nodes);
+        uses.protected.clear();
+        uses.protected.resize(nodes, false);
+        for (flags, &root) in self.flags.iter().zip(self.roots) {
+            if flags.output {
+                uses.protected[root as usize] = true;
+            }
+        }
+        if self.copies.is_empty() { self.find_last_on_one_memory(uses) } else { self.find_last(uses) }
+    }
+
+    fn find_last_on_one_memory(&self, uses: &mut Uses) {
+        let (first, last) = (uses.first.as_mut_slice(), uses.last.as_mut_slice());
         let mut step = 0;
         for split in self.splits {
-            for &copy in &self.split_inputs[split.inputs.start as usize..split.inputs.end as usize] {
-                let source = self.copies[copy as usize].source;
-                nodes[self.root(source)].touch(step);
-                copies[copy as usize].touch(step);
+            for &node in self.nodes_of(split) {
+                let root = self.root(node);
+                if root == node as usize {
+                    first[root] = step;
+                }
+                last[root] = step;
+                for &source in self.sources.of(node as usize) {
+                    last[self.root(source)] = step;
+                }
                 step += 1;
             }
-            for &node in &self.computing[split.nodes.start as usize..split.nodes.end as usize] {
-                nodes[self.root(node)].touch(step);
+        }
+        uses.steps = step;
+    }
+
+    fn find_last(&self, uses: &mut Uses) {
+        let Uses { first, last, copies, by_source, .. } = uses;
+        let touch = |copy: u32, copies: &mut [(u32, u32)], step: u32| {
+            let span = &mut copies[copy as usize];
+            *span = (span.0.min(step), step);
+        };
+        let mut step = 0;
+        for split in self.splits {
+            for &copy in self.inputs_of(split) {
+                last[self.root(self.copies[copy as usize].source)] = step;
+                touch(copy, copies, step);
+                step += 1;
+            }
+            for &node in self.nodes_of(split) {
+                let root = self.root(node);
+                if root == node as usize {
+                    first[root] = step;
+                }
+                last[root] = step;
                 for &source in self.sources.of(node as usize) {
                     match by_source.find(self.copies, split.backend, source) {
-                        Some(copy) => copies[copy as usize].touch(step),
-                        None => nodes[self.root(source)].touch(step),
+                        Some(copy) => touch(copy, copies, step),
+                        None => last[self.root(source)] = step,
                     }
                 }
                 step += 1;
             }
         }
-        *steps = step;
+        uses.steps = step;
     }
 
-    /// An output flag on a view protects its root, which has a smaller index.
-    fn find_roles(&self, roles: &mut Vec<Role>) {
-        roles.clear();
-        for (node, flags) in self.flags.iter().enumerate() {
-            let root = self.roots[node] as usize;
-            if root != node {
-                roles.push(Role::Elsewhere);
-                if flags.output && roles[root] == Role::Scratch {
-                    roles[root] = Role::Output;
+    /// The same touches from the last to the first: what is written last comes first.
+    #[cold]
+    pub(super) fn find_first(&self, uses: &mut Uses) {
+        let first = uses.first.as_mut_slice();
+        let mut step = uses.steps;
+        for split in self.splits.iter().rev() {
+            for &node in self.nodes_of(split).iter().rev() {
+                step -= 1;
+                first[self.root(node)] = step;
+                for &source in self.sources.of(node as usize) {
+                    if uses.by_source.find(self.copies, split.backend, source).is_none() {
+                        first[self.root(source)] = step;
+                    }
                 }
-            } else if self.memory.place(node).is_some() {
-                roles.push(Role::Elsewhere);
-            } else {
-                roles.push(if flags.input {
-                    Role::Input
-                } else if flags.output {
-                    Role::Output
-                } else {
-                    Role::Scratch
-                });
+            }
+            for &copy in self.inputs_of(split).iter().rev() {
+                step -= 1;
+                first[self.root(self.copies[copy as usize].source)] = step;
             }
         }
-    }
-
-    /// The root of a node.
-    pub(super) fn root(&self, node: u32) -> usize {
-        self.roots[node as usize] as usize
     }
 }

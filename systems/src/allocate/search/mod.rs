@@ -1,6 +1,6 @@
 //! Layouts of one arena that best fit in the order of steps leaves above the bound.
 //!
-//! Strategies from cheap to dear, each tried only while the best layout so far is not [`near`] the bound:
+//! Strategies from cheap to dear, each tried only while the best layout so far is not [near](Goal::is_near) the bound:
 //!
 //! 1. Best fit in the reverse order of steps ([`reversed`]): n·log n, some 50 ns a block.
 //! 2. Largest block first, each at the lowest place where nothing alive at the same time is ([`Orders`]): n·log n and one look
@@ -21,9 +21,10 @@ use super::{BlockPlace, free_list::FreeList};
 use orders::Orders;
 pub(super) use problem::{Job, Problem};
 
-/// A layout this close to the bound is as good as at it: one part in so many.
+/// A layout this close to the bound is as good as at it: one part in so many, of the arena or of an even share of the plan. So
+/// nobody searches for the last bytes of a few small tensors beside a large arena.
 const NEAR: u64 = 1024;
-/// Above one part in so many the dear strategies are tried.
+/// Above one part in so many, of the same, the dear strategies are tried.
 const GOOD: u64 = 128;
 
 /// How much may be looked at.
@@ -56,17 +57,32 @@ impl Layout {
     }
 }
 
-/// Whether no strategy is worth its time any more.
-pub(super) fn near(total: u64, target: u64) -> bool {
-    total <= target.saturating_add(target / NEAR)
+/// How small a layout could be, and what counts as close.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal {
+    /// What no layout can go below.
+    pub(super) target: u64,
+    /// The target, or an even share of all arenas' if that is more.
+    pub(super) scale: u64,
+}
+
+impl Goal {
+    /// Whether no strategy is worth its time any more.
+    pub(super) fn is_near(self, total: u64) -> bool {
+        total <= self.target.saturating_add(self.scale / NEAR)
+    }
+
+    fn is_good(self, total: u64) -> bool {
+        total <= self.target.saturating_add(self.scale / GOOD)
+    }
 }
 
 /// A layout smaller than `total` bytes, if one is found.
 pub(super) fn search(problem: &mut Problem, mut total: u64, budget: Budget) -> Option<Layout> {
-    let target = problem.target();
+    let goal = problem.goal;
     let mut best = Some(reversed(problem)).filter(|layout| layout.total_bytes() < total);
     total = best.as_ref().map_or(total, Layout::total_bytes);
-    if near(total, target) || problem.jobs.is_empty() {
+    if goal.is_near(total) || problem.jobs.is_empty() {
         return best;
     }
     problem.find_pairs(budget.pairs);
@@ -75,11 +91,11 @@ pub(super) fn search(problem: &mut Problem, mut total: u64, budget: Budget) -> O
         return best;
     }
     // With several buffers the bound is mostly out of reach.
-    let several = target > problem.limits.max_bytes;
+    let several = goal.target > problem.limits.max_bytes;
     let mut orders = Orders::new(problem, if several { budget.visits / 8 } else { budget.visits });
     let by_size = orders.by(|job| u128::from(job.size));
     total = orders.try_order(&by_size, total, &mut best);
-    if total > target.saturating_add(target / GOOD) {
+    if !goal.is_good(total) {
         squeaky::improve(&mut orders, by_size, total, &mut best);
     }
     best

@@ -1,5 +1,6 @@
 //! One arena's blocks as a search looks at them, and which of them are alive together.
 
+use super::Goal;
 use crate::{allocate::free_list::Limits, columns::index_u32, liveness::Shrink};
 
 /// A block of some bytes.
@@ -22,16 +23,15 @@ pub(in crate::allocate) struct Problem {
     pub(in crate::allocate) permanent: Vec<Job>,
     /// Jobs that become smaller: (job, step, bytes in use after the step), by job and step. Mostly none.
     shrinks: Vec<(u32, u32, u64)>,
-    target: u64,
+    pub(super) goal: Goal,
     /// Per job those that began before it and are alive in its first step: starts into `earlier`.
     starts: Vec<u32>,
     earlier: Vec<u32>,
 }
 
 impl Problem {
-    /// `target` is what no layout can go below.
-    pub(in crate::allocate) fn new(limits: Limits, jobs: Vec<Job>, shrinks: &[Shrink], target: u64) -> Self {
-        let (jobs, permanent) = if target <= limits.max_bytes && shrinks.is_empty() {
+    pub(in crate::allocate) fn new(limits: Limits, jobs: Vec<Job>, shrinks: &[Shrink], goal: Goal) -> Self {
+        let (jobs, permanent) = if goal.target <= limits.max_bytes && shrinks.is_empty() {
             let first_end = jobs.iter().map(|job| job.last).min().unwrap_or(0);
             let last_start = jobs.iter().map(|job| job.first).max().unwrap_or(0);
             let (jobs, mut permanent): (Vec<Job>, Vec<Job>) =
@@ -43,7 +43,7 @@ impl Problem {
             (jobs, Vec::new())
         };
         let (starts, earlier) = (Vec::new(), Vec::new());
-        let mut problem = Self { limits, jobs, permanent, shrinks: Vec::new(), target, starts, earlier };
+        let mut problem = Self { limits, jobs, permanent, shrinks: Vec::new(), goal, starts, earlier };
         if !shrinks.is_empty() {
             let mut job_of: Vec<(u32, u32)> = problem.jobs.iter().zip(0..).map(|(job, i)| (job.block, i)).collect();
             job_of.sort_unstable();
@@ -55,10 +55,6 @@ impl Problem {
             problem.shrinks.sort_unstable();
         }
         problem
-    }
-
-    pub(in crate::allocate) fn target(&self) -> u64 {
-        self.target
     }
 
     /// How many pairs of jobs are alive together, if they have been listed.

@@ -2,7 +2,7 @@
 //! Clements 1999).
 
 use super::{
-    Layout, near,
+    Layout,
     orders::{Gap, Orders},
 };
 
@@ -20,10 +20,10 @@ pub(super) fn improve(orders: &mut Orders<'_>, by_size: Vec<u32>, mut total: u64
         (by_size, Gap::Smallest),
         (orders.by(lifetime), Gap::Lowest),
     ];
-    let target = orders.problem.target();
+    let goal = orders.problem.goal;
     let mut random = Random(beginnings.len() as u64);
     let mut round = 0;
-    while !orders.spent() && !near(total, target) {
+    while !orders.spent() && !goal.is_near(total) {
         let (beginning, gap) = &beginnings[round % beginnings.len()];
         total = climb(orders, beginning, *gap, total, best, &mut random);
         round += 1;
@@ -38,12 +38,12 @@ fn climb(
     best: &mut Option<Layout>,
     random: &mut Random,
 ) -> u64 {
-    let target = orders.problem.target();
+    let goal = orders.problem.goal;
     // Rank and job.
     let mut ranked: Vec<(u64, u32)> = (0..).step_by(1 << 10).zip(beginning.iter().copied()).collect();
     let mut order = beginning.to_vec();
     let mut patience = PATIENCE;
-    while patience > 0 && !orders.spent() && !near(total, target) {
+    while patience > 0 && !orders.spent() && !goal.is_near(total) {
         patience -= 1;
         // Orders that get worse are placed to their end, too: what squeaks then shows where to go.
         if let Some(found) = orders.place(&order, gap, u64::MAX)
@@ -56,7 +56,7 @@ fn climb(
         for (rank, (key, job)) in (0_u64..).zip(&mut ranked) {
             let end = orders.addresses[*job as usize].saturating_add(orders.problem.jobs[*job as usize].size);
             *key = rank << 10;
-            if end > target {
+            if end > goal.target {
                 *key = rank * (200 + random.below(700));
             }
         }

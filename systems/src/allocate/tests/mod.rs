@@ -2,6 +2,7 @@
 
 mod corners;
 mod free_list;
+mod net;
 mod nets;
 mod properties;
 mod quality;

@@ -2,7 +2,8 @@
 
 use super::{
     Random,
-    nets::{self, Llama, Net, SMOL},
+    net::Net,
+    nets::{self, Llama, SMOL},
     plan,
 };
 use crate::{

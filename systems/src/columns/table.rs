@@ -81,6 +81,8 @@ pub struct NodeTable {
     pub pins: Vec<Option<BackendIndex>>,
     /// What the passes ask of each node's op.
     pub traits: Vec<NodeTraits>,
+    /// Per node the operands, one bit each, that its op may overwrite and that look exactly like its result.
+    pub replaceable: Vec<u8>,
     /// The nodes that launch work, in order.
     pub computing: Vec<u32>,
     /// Ops and parameters bit by bit: what equality of ops means for a plan.
@@ -97,7 +99,6 @@ pub struct NodeTraits(u8);
 impl NodeTraits {
     const COMPUTES: u8 = 1;
     const WRITES: u8 = 2;
-    const OVERWRITES: u8 = 4;
     /// Above these bits stands 1 + the anchor operand.
     const ANCHOR_SHIFT: u32 = 4;
 
@@ -105,10 +106,9 @@ impl NodeTraits {
         let row = op.row();
         let anchor = row.anchor.and_then(|anchor| u8::try_from(anchor + 1).ok()).unwrap_or(0);
         Self(
-            u8::from(row.computes()) * Self::COMPUTES
-                | u8::from(row.writes.is_some()) * Self::WRITES
-                | u8::from(!row.overwrites.is_empty()) * Self::OVERWRITES
-                | anchor << Self::ANCHOR_SHIFT,
+            (u8::from(row.computes()) * Self::COMPUTES)
+                | (u8::from(row.writes.is_some()) * Self::WRITES)
+                | (anchor << Self::ANCHOR_SHIFT),
         )
     }
 
@@ -122,12 +122,6 @@ impl NodeTraits {
     #[must_use]
     pub fn writes(self) -> bool {
         self.0 & Self::WRITES != 0
-    }
-
-    /// Whether its result may take over an operand's memory.
-    #[must_use]
-    pub fn overwrites(self) -> bool {
-        self.0 & Self::OVERWRITES != 0
     }
 
     /// The operand whose existing memory decides placement.
@@ -170,6 +164,7 @@ impl NodeTable {
         table.flags.reserve_exact(nodes);
         table.pins.reserve_exact(nodes);
         table.traits.reserve_exact(nodes);
+        table.replaceable.reserve_exact(nodes);
         table.computing.reserve(nodes);
         table.op_keys.reserve(nodes * 2);
         table
@@ -195,6 +190,7 @@ impl NodeTable {
         hasher.write(bytemuck::cast_slice(&self.sources.indices[operands..]));
         self.hash = hasher.finish();
         self.name_bytes += node.name.len() + 2 * size_of::<usize>();
+        self.replaceable.push(replaceable(&node, &self.sources.indices[operands..], &self.descs));
         self.names.push(node.name);
         self.descs.push(node.desc);
         self.ops.push(node.op);
@@ -256,9 +252,16 @@ impl NodeTable {
             + size_of_val(&*self.flags)
             + size_of_val(&*self.pins)
             + size_of_val(&*self.traits)
+            + size_of_val(&*self.replaceable)
             + size_of_val(&*self.computing)
             + size_of_val(&*self.op_keys)
     }
+}
+
+fn replaceable(node: &NodeFacts, sources: &[u32], descs: &[TensorDesc]) -> u8 {
+    let overwrites = node.op.row().overwrites.iter();
+    let fits = |&&operand: &&usize| sources.get(operand).is_some_and(|&source| descs[source as usize] == node.desc);
+    overwrites.filter(fits).fold(0, |bits, &operand| bits | 1_u8.checked_shl(operand as u32).unwrap_or(0))
 }
 
 /// Every fact is compared: two graphs never share a plan by accident.

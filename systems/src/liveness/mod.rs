@@ -17,9 +17,7 @@ use bevy_ecs::{prelude::*, system::SystemParam};
 use entensor_components::{MemoryKind, Op, TensorDesc, TensorFlags};
 
 use crate::{
-    columns::{
-        Backends, NodeFlags, NodeMemory, NodePlacements, NodeSources, NodeTraits, Nodes, PaddedBytes, index_u32,
-    },
+    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, NodeSources, Nodes, PaddedBytes, index_u32},
     fallback::PlannedCopies,
     split::{Copies, CopyRecord, Split, Splits},
     status::PassResult,
@@ -159,7 +157,7 @@ impl LivenessInputs<'_> {
         Columns {
             descs: &self.nodes.descs,
             ops: &self.nodes.ops,
-            traits: &self.nodes.traits,
+            replaceable: &self.nodes.replaceable,
             computing: &self.nodes.computing,
             sources: &self.nodes.sources,
             roots: &self.nodes.roots.root,
@@ -180,7 +178,7 @@ impl LivenessInputs<'_> {
 struct Columns<'a> {
     descs: &'a [TensorDesc],
     ops: &'a [Op],
-    traits: &'a [NodeTraits],
+    replaceable: &'a [u8],
     computing: &'a [u32],
     sources: &'a NodeSources,
     roots: &'a [u32],

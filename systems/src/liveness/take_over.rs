@@ -23,13 +23,14 @@ impl Columns<'_> {
         copy_items: &[LiveItem],
         live: &Live,
     ) -> Option<u32> {
-        if !self.traits[node].overwrites() || (!PLAIN && live.slots > 1 && uses.protected[node]) {
+        let replaceable = self.replaceable[node];
+        if replaceable == 0 || (!PLAIN && live.slots > 1 && uses.protected[node]) {
             return None;
         }
         let overwrites = self.ops[node].row().overwrites;
         let sources = self.sources.of(node);
-        overwrites.iter().find_map(|&o| {
-            let source = *sources.get(o)?;
+        overwrites.iter().filter(|&&o| replaceable >> o & 1 == 1).find_map(|&o| {
+            let source = sources[o];
             let copy = if PLAIN { None } else { uses.by_source.find(self.copies, backend, source) };
             match copy {
                 Some(copy) => self.copy_to_take_over(node, copy, block, overwrites, copy_items, live),
@@ -56,7 +57,7 @@ impl Columns<'_> {
         let old = live.items.get(item as usize).filter(|_| item != NONE)?;
         let scratch = !self.flags[root].input && !uses.protected[root];
         let whole = self.offsets[source as usize] == 0;
-        let free = scratch && whole && self.fits(node, source, block, old, live);
+        let free = scratch && whole && self.fits(block, old, live);
         (free && self.reads_alone(node, source, root, overwrites)).then_some(item)
     }
 
@@ -78,15 +79,14 @@ impl Columns<'_> {
         let dies = old.last == block.first;
         let sources = self.sources.of(node);
         let alone = || sources.iter().enumerate().all(|(i, &s)| s != source || overwrites.contains(&i));
-        (dies && self.fits(node, source, block, old, live) && alone()).then_some(live.copy_items + copy)
+        (dies && self.fits(block, old, live) && alone()).then_some(live.copy_items + copy)
     }
 
-    /// Whether an operand that dies here is like the result, and has been there before.
-    fn fits(&self, node: usize, source: u32, block: &Block, old: &LiveItem, live: &Live) -> bool {
+    /// Whether the memory of an operand that dies here holds the result, and has been there before.
+    fn fits(&self, block: &Block, old: &LiveItem, live: &Live) -> bool {
         old.first < block.first
             && old.size_bytes >= block.size_bytes
             && live.blocks[old.block as usize].arena == block.arena
-            && self.descs[source as usize] == self.descs[node]
     }
 
     /// Whether all operands in the operand's memory read the operand itself, and may do so while it is overwritten.

@@ -37,6 +37,11 @@ impl Run {
         self.world.insert_resource(Planning(self.graph));
         self.world.insert_resource(PlanStatus::Planning);
         self.schedule.run(&mut self.world);
+        // Without memory for several slots there is a second try with one, as the engine makes it.
+        if matches!(self.world.resource::<PlanStatus>(), PlanStatus::Retry) {
+            self.world.insert_resource(PlanStatus::Planning);
+            self.schedule.run(&mut self.world);
+        }
         match self.world.resource::<PlanStatus>() {
             PlanStatus::Ready => {}
             PlanStatus::Failed { error, .. } => return Err(error.clone()),

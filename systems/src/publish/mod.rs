@@ -19,7 +19,7 @@ use crate::{
     cache::PlanCache,
     columns::{NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning},
     error::{LiveTensor, PlanError},
-    fallback::{PlannedCopies, fall_back},
+    fallback::{FellBack, PlannedCopies, fall_back},
     index::Gathered,
     plan::{Binding, Plan, PlanBuffer, build_plan},
     status::{GraphStatus, PassResult, PlanCounters, PlanStatus},
@@ -146,6 +146,11 @@ pub fn publish(world: &mut World) -> PassResult {
     // Copies that were spawned are the plan's, and no change of the graph. What others changed since it was gathered is one.
     if (gathered.generation, gathered.shared_generation) == (before.generation, before.shared) {
         (gathered.generation, gathered.shared_generation) = (seen.generation, seen.shared);
+    }
+    if let Some(mut fell) = world.get_mut::<FellBack>(graph)
+        && fell.generation == before.generation
+    {
+        fell.generation = seen.generation;
     }
     world.entity_mut(graph).insert((plan, gathered, GraphStatus::Planned));
     *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;

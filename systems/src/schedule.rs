@@ -2,7 +2,8 @@
 
 use bevy_ecs::{
     prelude::*,
-    schedule::{ScheduleLabel, SystemKey, SystemSet},
+    schedule::{ScheduleConfigs, ScheduleLabel, SystemKey, SystemSet},
+    system::ScheduleSystem,
 };
 use entensor_components::SharedGeneration;
 
@@ -23,7 +24,7 @@ use crate::{
     probe::probe,
     publish::publish,
     split::{Copies, Splits, split},
-    status::{Pass, PassTimings, PlanCounters, PlanStatus, timed},
+    status::{Pass, PassResult, PassTimings, PlanCounters, PlanStatus, timed},
     text::{PassTexts, record_text},
     upgrade::upgrade,
 };
@@ -72,6 +73,22 @@ fn computing(status: Res<'_, PlanStatus>) -> bool {
     matches!(*status, PlanStatus::Computing)
 }
 
+/// A system in a pass's place: in its set, run when the pass would be, timed, and its error noted as the pass's. The passes are
+/// made of it, and what replaces one of them should be.
+///
+/// Whoever replaces a pass writes all that the pass writes; see the page of its module.
+pub fn pass_system<M>(
+    pass: Pass,
+    system: impl IntoSystem<(), PassResult, M> + 'static,
+) -> ScheduleConfigs<ScheduleSystem> {
+    let system = timed(pass, system).in_set(pass);
+    match pass {
+        Pass::Publish => system.run_if(planning_or_cached),
+        Pass::Compute => system.run_if(computing),
+        _ => system.run_if(planning),
+    }
+}
+
 /// Adds the passes to a schedule, chained.
 pub fn add_plan_systems(schedule: &mut Schedule, recording: Recording) {
     schedule.configure_sets(
@@ -85,31 +102,47 @@ pub fn add_plan_systems(schedule: &mut Schedule, recording: Recording) {
         )
             .chain(),
     );
-    macro_rules! pass {
-        ($pass:ident, $system:expr, $condition:expr) => {{
-            let pass = timed(Pass::$pass, $system).run_if($condition).in_set(Pass::$pass);
-            match recording {
-                Recording::Off => pass,
-                Recording::On => (pass, record_text(Pass::$pass)).chain(),
-            }
-        }};
+    // The sets are in order, not the systems: what takes a pass's place has its order.
+    for (index, &pass) in Pass::ALL.iter().enumerate() {
+        schedule.configure_sets(pass.in_set(set_of(pass)));
+        if let Some(&next) = Pass::ALL.get(index + 1) {
+            schedule.configure_sets(pass.before(next));
+        }
     }
     schedule.add_systems((
-        (pass!(Index, index, planning), pass!(Probe, probe, planning), pass!(Assign, assign, planning))
-            .chain()
-            .in_set(PlanSystems::Assign),
-        pass!(Expand, expand, planning).in_set(PlanSystems::Expand),
-        (pass!(Upgrade, upgrade, planning), pass!(Inherit, inherit, planning)).chain().in_set(PlanSystems::Upgrade),
-        pass!(Split, split, planning).in_set(PlanSystems::Split),
-        (
-            pass!(Liveness, liveness, planning),
-            pass!(Allocate, allocate, planning),
-            pass!(Publish, publish, planning_or_cached),
-        )
-            .chain()
-            .in_set(PlanSystems::Allocate),
-        pass!(Compute, compute, computing).in_set(PlanSystems::Compute),
+        pass_system(Pass::Index, index),
+        pass_system(Pass::Probe, probe),
+        pass_system(Pass::Assign, assign),
+        pass_system(Pass::Expand, expand),
+        pass_system(Pass::Upgrade, upgrade),
+        pass_system(Pass::Inherit, inherit),
+        pass_system(Pass::Split, split),
+        pass_system(Pass::Liveness, liveness),
+        pass_system(Pass::Allocate, allocate),
+        pass_system(Pass::Publish, publish),
+        pass_system(Pass::Compute, compute),
     ));
+    if recording == Recording::On {
+        for (index, &pass) in Pass::ALL.iter().enumerate() {
+            let text = record_text(pass).in_set(set_of(pass)).after(pass);
+            schedule.add_systems(match Pass::ALL.get(index + 1) {
+                Some(&next) => text.before(next),
+                None => text,
+            });
+        }
+    }
+}
+
+/// The public set that a pass belongs to.
+fn set_of(pass: Pass) -> PlanSystems {
+    match pass {
+        Pass::Index | Pass::Probe | Pass::Assign => PlanSystems::Assign,
+        Pass::Expand => PlanSystems::Expand,
+        Pass::Upgrade | Pass::Inherit => PlanSystems::Upgrade,
+        Pass::Split => PlanSystems::Split,
+        Pass::Liveness | Pass::Allocate | Pass::Publish => PlanSystems::Allocate,
+        Pass::Compute => PlanSystems::Compute,
+    }
 }
 
 /// The schedule of the passes, single-threaded: passes depend on each other, so threads would only wait.

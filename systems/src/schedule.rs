@@ -1,8 +1,10 @@
 //! The passes as one bevy schedule, chained: their order is declared, never incidental.
 
+use std::any::TypeId;
+
 use bevy_ecs::{
     prelude::*,
-    schedule::{ScheduleConfigs, ScheduleLabel, SystemKey, SystemSet},
+    schedule::{ScheduleConfigs, ScheduleLabel, SystemSet},
     system::ScheduleSystem,
 };
 use entensor_components::SharedGeneration;
@@ -167,9 +169,13 @@ fn initialize(schedule: &mut Schedule, world: &mut World) -> Result<(), InvalidS
     result.map(drop).map_err(|error| InvalidSchedule { reason: error.to_string(schedule.graph(), world) })
 }
 
-/// The systems of the plan schedule that are the passes' own.
+/// The systems of the plan schedule that are ours, in order. By type, since keys tell systems of one schedule apart only.
 #[derive(Resource, Default)]
-struct OwnSystems(Vec<SystemKey>);
+struct OwnSystems(Vec<TypeId>);
+
+fn system_types(schedule: &Schedule) -> impl Iterator<Item = TypeId> + '_ {
+    schedule.systems().into_iter().flatten().map(|(_, system)| (**system).system_type())
+}
 
 /// Adds the plan schedule to a world, and notes which systems in it are ours.
 ///
@@ -178,23 +184,36 @@ struct OwnSystems(Vec<SystemKey>);
 pub fn install_plan_schedule(world: &mut World, recording: Recording) -> Result<(), InvalidSchedule> {
     let mut schedule = plan_schedule(recording);
     initialize(&mut schedule, world)?;
-    let own = schedule.systems().map(|systems| systems.map(|(key, _)| key).collect()).unwrap_or_default();
-    world.insert_resource(OwnSystems(own));
+    world.insert_resource(OwnSystems(system_types(&schedule).collect()));
     world.add_schedule(schedule);
     Ok(())
 }
 
-/// Runs the plan schedule, and once more where memory did not suffice for several pipelined slots. Placements are shown as components between the passes only if there are systems that could look.
+/// Every pass has a system: what one of them does not write would be what it wrote for another graph.
+fn check_passes(schedule: &Schedule) -> Result<(), InvalidSchedule> {
+    let is_missing = |pass: &Pass| schedule.graph().systems_in_set(pass.intern()).is_ok_and(|systems| systems.is_empty());
+    match Pass::ALL.iter().find(|pass| is_missing(pass)) {
+        Some(pass) => Err(InvalidSchedule {
+            reason: format!("no system is in the set `Pass::{pass:?}`; add one with `pass_system`, if only an empty one"),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Runs the plan schedule, and once more where memory did not suffice for several pipelined slots. Placements are shown as
+/// components between the passes only if there are systems that could look.
 ///
 /// # Errors
 /// What users' systems and orders did to the schedule, before anything runs: cycles, sets that do not exist, ambiguities where
-/// they count as errors.
+/// they count as errors, a pass that was taken out and not replaced; a world whose plan schedule is not there, or runs already.
 pub fn run_plan_schedule(world: &mut World) -> Result<(), InvalidSchedule> {
-    world.schedule_scope(PlanSchedule, |world, schedule| {
+    let ran = world.try_schedule_scope(PlanSchedule, |world, schedule| {
         initialize(schedule, world)?;
-        let own = world.get_resource::<OwnSystems>();
-        let is_own = |key: SystemKey| own.is_some_and(|own| own.0.contains(&key));
-        let alone = schedule.systems().is_ok_and(|mut systems| systems.all(|(key, _)| is_own(key)));
+        let own = world.get_resource::<OwnSystems>().map_or(&[][..], |own| &own.0);
+        let alone = system_types(schedule).eq(own.iter().copied());
+        if !alone {
+            check_passes(schedule)?;
+        }
         world.insert_resource(PlacementSync(!alone));
         schedule.run(world);
         // One slot cannot fall back any further.
@@ -203,7 +222,8 @@ pub fn run_plan_schedule(world: &mut World) -> Result<(), InvalidSchedule> {
             schedule.run(world);
         }
         Ok(())
-    })
+    });
+    ran.unwrap_or_else(|_| Err(InvalidSchedule { reason: "it was not installed in this world, or is running".into() }))
 }
 
 /// Gives a world every resource that the passes use. Keeps those that exist.

@@ -215,11 +215,18 @@ pub fn run_plan_schedule(world: &mut World) -> Result<(), InvalidSchedule> {
             check_passes(schedule)?;
         }
         world.insert_resource(PlacementSync(!alone));
-        schedule.run(world);
+        let run = |world: &mut World, schedule: &mut Schedule| {
+            if !alone {
+                // Components are compared with what the passes of this run said, not with the last graph's answers.
+                world.resource_mut::<NodePlacements>().reset(0);
+            }
+            schedule.run(world);
+        };
+        run(world, schedule);
         // One slot cannot fall back any further.
         if matches!(world.resource::<PlanStatus>(), PlanStatus::Retry) {
             *world.resource_mut::<PlanStatus>() = PlanStatus::Planning;
-            schedule.run(world);
+            run(world, schedule);
         }
         Ok(())
     });

@@ -1,8 +1,11 @@
 //! The passes as one bevy schedule, chained: their order is declared, never incidental.
 
+use std::any::TypeId;
+
 use bevy_ecs::{
     prelude::*,
-    schedule::{ScheduleLabel, SystemKey, SystemSet},
+    schedule::{ScheduleConfigs, ScheduleLabel, SystemSet},
+    system::ScheduleSystem,
 };
 use entensor_components::SharedGeneration;
 
@@ -23,7 +26,7 @@ use crate::{
     probe::probe,
     publish::publish,
     split::{Copies, Splits, split},
-    status::{Pass, PassTimings, PlanCounters, PlanStatus, timed},
+    status::{Pass, PassResult, PassTimings, PlanCounters, PlanStatus, timed},
     text::{PassTexts, record_text},
     upgrade::upgrade,
 };
@@ -72,6 +75,22 @@ fn computing(status: Res<'_, PlanStatus>) -> bool {
     matches!(*status, PlanStatus::Computing)
 }
 
+/// A system in a pass's place: in its set, run when the pass would be, timed, and its error noted as the pass's. The passes are
+/// made of it, and what replaces one of them should be.
+///
+/// Whoever replaces a pass writes all that the pass writes; see the page of its module.
+pub fn pass_system<M>(
+    pass: Pass,
+    system: impl IntoSystem<(), PassResult, M> + 'static,
+) -> ScheduleConfigs<ScheduleSystem> {
+    let system = timed(pass, system).in_set(pass);
+    match pass {
+        Pass::Publish => system.run_if(planning_or_cached),
+        Pass::Compute => system.run_if(computing),
+        _ => system.run_if(planning),
+    }
+}
+
 /// Adds the passes to a schedule, chained.
 pub fn add_plan_systems(schedule: &mut Schedule, recording: Recording) {
     schedule.configure_sets(
@@ -85,31 +104,47 @@ pub fn add_plan_systems(schedule: &mut Schedule, recording: Recording) {
         )
             .chain(),
     );
-    macro_rules! pass {
-        ($pass:ident, $system:expr, $condition:expr) => {{
-            let pass = timed(Pass::$pass, $system).run_if($condition).in_set(Pass::$pass);
-            match recording {
-                Recording::Off => pass,
-                Recording::On => (pass, record_text(Pass::$pass)).chain(),
-            }
-        }};
+    // The sets are in order, not the systems: what takes a pass's place has its order.
+    for (index, &pass) in Pass::ALL.iter().enumerate() {
+        schedule.configure_sets(pass.in_set(set_of(pass)));
+        if let Some(&next) = Pass::ALL.get(index + 1) {
+            schedule.configure_sets(pass.before(next));
+        }
     }
     schedule.add_systems((
-        (pass!(Index, index, planning), pass!(Probe, probe, planning), pass!(Assign, assign, planning))
-            .chain()
-            .in_set(PlanSystems::Assign),
-        pass!(Expand, expand, planning).in_set(PlanSystems::Expand),
-        (pass!(Upgrade, upgrade, planning), pass!(Inherit, inherit, planning)).chain().in_set(PlanSystems::Upgrade),
-        pass!(Split, split, planning).in_set(PlanSystems::Split),
-        (
-            pass!(Liveness, liveness, planning),
-            pass!(Allocate, allocate, planning),
-            pass!(Publish, publish, planning_or_cached),
-        )
-            .chain()
-            .in_set(PlanSystems::Allocate),
-        pass!(Compute, compute, computing).in_set(PlanSystems::Compute),
+        pass_system(Pass::Index, index),
+        pass_system(Pass::Probe, probe),
+        pass_system(Pass::Assign, assign),
+        pass_system(Pass::Expand, expand),
+        pass_system(Pass::Upgrade, upgrade),
+        pass_system(Pass::Inherit, inherit),
+        pass_system(Pass::Split, split),
+        pass_system(Pass::Liveness, liveness),
+        pass_system(Pass::Allocate, allocate),
+        pass_system(Pass::Publish, publish),
+        pass_system(Pass::Compute, compute),
     ));
+    if recording == Recording::On {
+        for (index, &pass) in Pass::ALL.iter().enumerate() {
+            let text = record_text(pass).in_set(set_of(pass)).after(pass);
+            schedule.add_systems(match Pass::ALL.get(index + 1) {
+                Some(&next) => text.before(next),
+                None => text,
+            });
+        }
+    }
+}
+
+/// The public set that a pass belongs to.
+fn set_of(pass: Pass) -> PlanSystems {
+    match pass {
+        Pass::Index | Pass::Probe | Pass::Assign => PlanSystems::Assign,
+        Pass::Expand => PlanSystems::Expand,
+        Pass::Upgrade | Pass::Inherit => PlanSystems::Upgrade,
+        Pass::Split => PlanSystems::Split,
+        Pass::Liveness | Pass::Allocate | Pass::Publish => PlanSystems::Allocate,
+        Pass::Compute => PlanSystems::Compute,
+    }
 }
 
 /// The schedule of the passes, single-threaded: passes depend on each other, so threads would only wait.
@@ -134,9 +169,13 @@ fn initialize(schedule: &mut Schedule, world: &mut World) -> Result<(), InvalidS
     result.map(drop).map_err(|error| InvalidSchedule { reason: error.to_string(schedule.graph(), world) })
 }
 
-/// The systems of the plan schedule that are the passes' own.
+/// The systems of the plan schedule that are ours, in order. By type, since keys tell systems of one schedule apart only.
 #[derive(Resource, Default)]
-struct OwnSystems(Vec<SystemKey>);
+struct OwnSystems(Vec<TypeId>);
+
+fn system_types(schedule: &Schedule) -> impl Iterator<Item = TypeId> + '_ {
+    schedule.systems().into_iter().flatten().map(|(_, system)| (**system).system_type())
+}
 
 /// Adds the plan schedule to a world, and notes which systems in it are ours.
 ///
@@ -145,32 +184,53 @@ struct OwnSystems(Vec<SystemKey>);
 pub fn install_plan_schedule(world: &mut World, recording: Recording) -> Result<(), InvalidSchedule> {
     let mut schedule = plan_schedule(recording);
     initialize(&mut schedule, world)?;
-    let own = schedule.systems().map(|systems| systems.map(|(key, _)| key).collect()).unwrap_or_default();
-    world.insert_resource(OwnSystems(own));
+    world.insert_resource(OwnSystems(system_types(&schedule).collect()));
     world.add_schedule(schedule);
     Ok(())
 }
 
-/// Runs the plan schedule, and once more where memory did not suffice for several pipelined slots. Placements are shown as components between the passes only if there are systems that could look.
+/// Every pass has a system: what one of them does not write would be what it wrote for another graph.
+fn check_passes(schedule: &Schedule) -> Result<(), InvalidSchedule> {
+    let is_missing = |pass: &Pass| schedule.graph().systems_in_set(pass.intern()).is_ok_and(|systems| systems.is_empty());
+    match Pass::ALL.iter().find(|pass| is_missing(pass)) {
+        Some(pass) => Err(InvalidSchedule {
+            reason: format!("no system is in the set `Pass::{pass:?}`; add one with `pass_system`, if only an empty one"),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Runs the plan schedule, and once more where memory did not suffice for several pipelined slots. Placements are shown as
+/// components between the passes only if there are systems that could look.
 ///
 /// # Errors
 /// What users' systems and orders did to the schedule, before anything runs: cycles, sets that do not exist, ambiguities where
-/// they count as errors.
+/// they count as errors, a pass that was taken out and not replaced; a world whose plan schedule is not there, or runs already.
 pub fn run_plan_schedule(world: &mut World) -> Result<(), InvalidSchedule> {
-    world.schedule_scope(PlanSchedule, |world, schedule| {
+    let ran = world.try_schedule_scope(PlanSchedule, |world, schedule| {
         initialize(schedule, world)?;
-        let own = world.get_resource::<OwnSystems>();
-        let is_own = |key: SystemKey| own.is_some_and(|own| own.0.contains(&key));
-        let alone = schedule.systems().is_ok_and(|mut systems| systems.all(|(key, _)| is_own(key)));
+        let own = world.get_resource::<OwnSystems>().map_or(&[][..], |own| &own.0);
+        let alone = system_types(schedule).eq(own.iter().copied());
+        if !alone {
+            check_passes(schedule)?;
+        }
         world.insert_resource(PlacementSync(!alone));
-        schedule.run(world);
+        let run = |world: &mut World, schedule: &mut Schedule| {
+            if !alone {
+                // Components are compared with what the passes of this run said, not with the last graph's answers.
+                world.resource_mut::<NodePlacements>().reset(0);
+            }
+            schedule.run(world);
+        };
+        run(world, schedule);
         // One slot cannot fall back any further.
         if matches!(world.resource::<PlanStatus>(), PlanStatus::Retry) {
             *world.resource_mut::<PlanStatus>() = PlanStatus::Planning;
-            schedule.run(world);
+            run(world, schedule);
         }
         Ok(())
-    })
+    });
+    ran.unwrap_or_else(|_| Err(InvalidSchedule { reason: "it was not installed in this world, or is running".into() }))
 }
 
 /// Gives a world every resource that the passes use. Keeps those that exist.

@@ -27,13 +27,13 @@ impl NodePlacements {
     /// Where a node is, if decided.
     #[must_use]
     pub fn get(&self, node: usize) -> Option<usize> {
-        Some(self.backends[node]).filter(|&b| b != NOWHERE).map(|b| b as usize)
+        self.backends.get(node).filter(|&&b| b != NOWHERE).map(|&b| b as usize)
     }
 
     /// Why a node is where it is.
     #[must_use]
     pub fn cause(&self, node: usize) -> Cause {
-        self.causes[node]
+        self.causes.get(node).copied().unwrap_or_default()
     }
 
     /// Makes all of so many nodes undecided.
@@ -58,6 +58,9 @@ impl Default for PlacementSync {
 }
 
 /// The placement answers of the graph being planned, by node index.
+///
+/// A pass starts with [`Self::pull`] (`assign` with [`Self::clear`]) and ends with [`Self::push`]: what it does not push, the next
+/// one that pulls does not see.
 #[derive(SystemParam)]
 pub struct Placements<'w, 's> {
     order: Res<'w, NodeOrder>,
@@ -73,6 +76,10 @@ impl Placements<'_, '_> {
     pub fn pull(&mut self) {
         if !self.sync.0 {
             return;
+        }
+        // Whoever took the place of `assign` may have written components only.
+        if self.column.backends.len() != self.order.entities.len() {
+            self.clear();
         }
         for (node, &entity) in self.order.entities.iter().enumerate() {
             let Ok((id, cause)) = self.answers.get(entity) else { continue };

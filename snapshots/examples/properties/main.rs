@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     match sweep(seeds.clone(), threads, progress) {
         Ok(summary) => {
             println!(
-                "seeds {}..{}, {threads} threads, {} s, numbers of every {NUMBERS_EVERY}th seed; {summary}",
+                "seeds {}..{}, {threads} threads, {} s, numbers of one seed in {NUMBERS_EVERY}; {summary}",
                 seeds.start,
                 seeds.end,
                 start.elapsed().as_secs()

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bevy_ecs::prelude::*;
 use entensor::graph_text::{BackendText, GraphText};
 use entensor_components::{
     Backend, BackendError, BackendIndex, BufferKey, Capabilities, DTypeClass, GraphTensors, ImportedBytes,
@@ -11,7 +10,7 @@ use entensor_components::{
 use entensor_null::NullBackend;
 use entensor_oracle::OracleBackend;
 use entensor_snapshots::generate::Random;
-use entensor_systems::{GraphPlan, Plan, PlanError, Recording, run_plan};
+use entensor_systems::{GraphPlan, Plan, PlanError, run_plan};
 
 use super::planning::Planner;
 
@@ -112,22 +111,20 @@ fn elements(desc: &TensorDesc, span: &[u8]) -> Vec<u8> {
 pub(super) type Outcome = Result<Vec<(Arc<str>, Vec<u8>)>, String>;
 
 /// A graph on the oracle's devices.
-pub(super) struct Machine {
-    pub(super) planner: Planner,
+pub(super) struct Machine<'a> {
+    pub(super) planner: &'a mut Planner,
 }
 
-impl Machine {
+impl<'a> Machine<'a> {
     /// `None` when existing memory does not fit.
-    pub(super) fn new(text: &GraphText) -> Option<Self> {
-        let mut world = World::new();
-        let devices = text.machine().iter().map(Device::new).collect();
-        let graph = text.spawn_on(&mut world, devices).ok()?;
-        Some(Self { planner: Planner::new(world, graph, Recording::Off) })
+    pub(super) fn new(planner: &'a mut Planner, text: &GraphText) -> Option<Self> {
+        planner.spawn(text, text.machine().iter().map(Device::new).collect()).ok()?;
+        Some(Self { planner })
     }
 
     /// Pins tensors, by their place in the text, and says how many slots there are.
     pub(super) fn set(&mut self, pins: &[Option<u32>], copies: u32) {
-        let Planner { world, graph, .. } = &mut self.planner;
+        let Planner { world, graph, .. } = &mut *self.planner;
         let tensors = world.get::<GraphTensors>(*graph).expect("it was spawned").0.clone();
         for (tensor, pin) in tensors.into_iter().zip(pins) {
             let pinned = Pinned(pin.map(BackendIndex));

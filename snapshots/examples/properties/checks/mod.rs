@@ -14,12 +14,34 @@ use std::{
 };
 
 use entensor_snapshots::generate::{Limits, case};
+use entensor_systems::Recording;
+use planning::Planner;
 
 pub(crate) use summary::Summary;
 pub(crate) use sweep::sweep;
 
 /// Every so many seeds, the numbers are compared too.
-pub(crate) const NUMBERS_EVERY: u64 = 4;
+pub(crate) const NUMBERS_EVERY: u64 = 2;
+
+/// Every so many seeds, the text of the passes is compared with that of a new world, instead of one that has planned before.
+const NEW_WORLD_EVERY: u64 = 8;
+
+/// The worlds that seeds are tried in. They are used for some seeds in a row, so that what a graph leaves behind would show;
+/// every few seeds one of them is new.
+struct Tools {
+    planner: Planner,
+    second: Planner,
+    one_host: Planner,
+    devices: Planner,
+}
+
+impl Tools {
+    fn new() -> Self {
+        let new = Planner::new;
+        let (on, off) = (Recording::On, Recording::Off);
+        Self { planner: new(on), second: new(on), one_host: new(off), devices: new(off) }
+    }
+}
 
 /// A seed that went wrong.
 #[derive(Debug)]
@@ -81,14 +103,18 @@ fn part(seed: u64, limits: Limits, check: impl FnOnce(&str) -> Result<(), String
 }
 
 /// Tries a seed, and adds what was done to the summary.
-pub(crate) fn check(seed: u64, summary: &mut Summary) -> Result<(), Box<Failure>> {
+fn check(seed: u64, tools: &mut Tools, summary: &mut Summary) -> Result<(), Box<Failure>> {
     summary.pairs += 1;
-    part(seed, Limits::default(), |source| planning::check(source, summary))?;
+    if seed.is_multiple_of(NEW_WORLD_EVERY) {
+        tools.second = Planner::new(Recording::On);
+        summary.new_worlds += 1;
+    }
+    part(seed, Limits::default(), |source| planning::check(source, tools, summary))?;
     if seed.is_multiple_of(NUMBERS_EVERY) {
         // What nobody has written has no value to compare, and few nodes have few placements.
         let turn = seed / NUMBERS_EVERY;
         let nodes = if turn.is_multiple_of(2) { 4 } else { 16 };
-        part(seed, Limits { scratch: false, nodes }, |source| numbers::check(turn, source, summary))?;
+        part(seed, Limits { scratch: false, nodes }, |source| numbers::check(turn, source, tools, summary))?;
     }
     Ok(())
 }

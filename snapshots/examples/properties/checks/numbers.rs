@@ -5,20 +5,20 @@ use std::{fmt::Write as _, sync::Arc};
 
 use entensor::graph_text::GraphText;
 use entensor_snapshots::generate::Random;
-use entensor_systems::Plan;
+use entensor_systems::{Plan, Recording};
 
 use super::{
-    Summary,
+    Summary, Tools,
     devices::{Machine, Outcome},
-    planning::{parse, proved, typed},
+    planning::{Planner, parse, proved, typed},
 };
 
 /// Largest buffers that machines get in turn; the first keeps those of the text.
 const CHUNKS: [&str; 6] = ["own", "300", "1K", "2500", "8K", "any"];
 
 /// Up to so many legal placements, each is tried; of more, a few.
-const MOST_PLACEMENTS: usize = 24;
-const FEW_PLACEMENTS: usize = 4;
+const MOST_PLACEMENTS: usize = 32;
+const FEW_PLACEMENTS: usize = 6;
 
 /// Runs on the one host: enough for four slots, and one of them again.
 const RUNS: u32 = 5;
@@ -96,7 +96,7 @@ fn placements(tensors: usize, choices: &[(usize, Vec<u32>)], random: &mut Random
     for number in 0..if every { count } else { FEW_PLACEMENTS } {
         let (mut pins, mut rest) = (vec![None; tensors], number);
         // One of them has every tensor pinned, the others leave some to the passes.
-        let pinned = if every || number == 0 { 100 } else { 25 * number as u64 };
+        let pinned = if every || number == 0 { 100 } else { 15 * number as u64 };
         for (tensor, choice) in choices {
             if every {
                 pins[*tensor] = Some(choice[rest % choice.len()]);
@@ -125,7 +125,11 @@ fn compare(found: &[Outcome], expected: &[Outcome], runs: u32) -> Result<(), Str
                 }
             }
             (found, expected) if found != expected => {
-                return Err(format!("run {run}: {:?}, on one host {:?}", found.as_ref().err(), expected.as_ref().err()));
+                return Err(format!(
+                    "run {run}: {:?}, on one host {:?}",
+                    found.as_ref().err(),
+                    expected.as_ref().err()
+                ));
             }
             _ => {}
         }
@@ -142,12 +146,12 @@ fn same_plan(a: &Plan, b: &Plan) -> bool {
 }
 
 /// Compares a graph under many wishes with the same graph on one host. `turn` chooses among what is varied.
-pub(super) fn check(turn: u64, source: &str, summary: &mut Summary) -> Result<(), String> {
+pub(super) fn check(turn: u64, source: &str, tools: &mut Tools, summary: &mut Summary) -> Result<(), String> {
     let chunk = CHUNKS[usize::try_from(turn / 2 % CHUNKS.len() as u64).expect("few")];
     let source = with_largest_buffers(source, chunk);
     let text = parse(&source)?;
     let no_pins = vec![None; text.tensors().len()];
-    let Some(mut machine) = Machine::new(&text) else { return Ok(()) };
+    let Some(mut machine) = Machine::new(&mut tools.devices, &text) else { return Ok(()) };
     let mut random = Random::new(turn);
     let own = Wishes {
         pins: text.tensors().iter().map(|t| t.pin.map(|pin| u32::try_from(pin).expect("few"))).collect(),
@@ -159,7 +163,7 @@ pub(super) fn check(turn: u64, source: &str, summary: &mut Summary) -> Result<()
         Err(error) => return typed(&error).map(drop),
     };
     let one = on_one_host(&source);
-    let one = Machine::new(&parse(&one)?).ok_or("memory does not fit one host")?.on_one()?;
+    let one = Machine::new(&mut tools.one_host, &parse(&one)?).ok_or("memory does not fit one host")?.on_one()?;
     let choices = choices(&text, &free);
     let (placements, every) = placements(no_pins.len(), &choices, &mut random);
     let wished = |(pins, copies)| Wishes { pins, copies };
@@ -213,7 +217,7 @@ pub(super) fn check(turn: u64, source: &str, summary: &mut Summary) -> Result<()
 }
 
 /// Goes back to wishes that were planned before.
-fn run_cached(machine: &mut Machine, wishes: &Wishes, plan: &Arc<Plan>, one: &[Outcome]) -> Result<(), String> {
+fn run_cached(machine: &mut Machine<'_>, wishes: &Wishes, plan: &Arc<Plan>, one: &[Outcome]) -> Result<(), String> {
     let before = machine.planner.cached();
     machine.set(&wishes.pins, wishes.copies);
     let again = machine.planner.plan().map_err(|error| format!("what was planned before is refused: {error}"))?;
@@ -224,18 +228,19 @@ fn run_cached(machine: &mut Machine, wishes: &Wishes, plan: &Arc<Plan>, one: &[O
     compare(&found, one, wishes.copies + 1).map_err(|message| format!("from the cache: {message}"))
 }
 
-/// Plans and runs wishes in a fresh world, which has to come to the same plan as one that has planned much else.
+/// Plans and runs wishes in a new world, which has to come to the same plan as one that has planned much else.
 fn run_fresh(source: &str, wishes: &Wishes, plan: &Plan, one: &[Outcome]) -> Result<(), String> {
-    let mut machine = Machine::new(&parse(source)?).ok_or("memory fits only once")?;
-    let fresh = machine.planner.plan().map_err(|error| format!("a fresh world refuses: {error}"))?;
+    let mut planner = Planner::new(Recording::Off);
+    let machine = Machine::new(&mut planner, &parse(source)?).ok_or("memory fits only once")?;
+    let fresh = machine.planner.plan().map_err(|error| format!("a new world refuses: {error}"))?;
     if !same_plan(&fresh, plan) {
-        return Err("a fresh world comes to another plan".into());
+        return Err("a new world comes to another plan".into());
     }
     let found = machine.results(&fresh, wishes.copies + 1)?;
-    compare(&found, one, wishes.copies + 1).map_err(|message| format!("in a fresh world: {message}"))
+    compare(&found, one, wishes.copies + 1).map_err(|message| format!("in a new world: {message}"))
 }
 
-impl Machine {
+impl Machine<'_> {
     /// What the one host computes.
     fn on_one(mut self) -> Result<Vec<Outcome>, String> {
         let no_pins = vec![None; usize::from(u16::MAX)];

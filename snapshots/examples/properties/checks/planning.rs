@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use bevy_ecs::prelude::*;
-use entensor::graph_text::GraphText;
+use bevy_ecs::{prelude::*, resource::IsResource};
+use entensor::graph_text::{GraphError, GraphText};
+use entensor_components::Backend;
 use entensor_systems::{
-    GraphPlan, Pass, Plan, PlanCounters, PlanError, PlanSalt, PlanStatus, Planning, Recording, plan_schedule,
-    text::PassTexts, verify,
+    GraphPlan, Pass, Plan, PlanCache, PlanCounters, PlanError, PlanSalt, PlanStatus, Planning, Recording,
+    plan_schedule, text::PassTexts, verify,
 };
 
-use super::Summary;
+use super::{Summary, Tools};
 
-/// A graph in a world of its own.
+/// A world that plans one graph after the other.
 pub(super) struct Planner {
     pub(super) world: World,
     pub(super) graph: Entity,
@@ -19,8 +20,24 @@ pub(super) struct Planner {
 }
 
 impl Planner {
-    pub(super) fn new(world: World, graph: Entity, recording: Recording) -> Self {
-        Self { world, graph, schedule: plan_schedule(recording) }
+    pub(super) fn new(recording: Recording) -> Self {
+        Self { world: World::new(), graph: Entity::PLACEHOLDER, schedule: plan_schedule(recording) }
+    }
+
+    /// Takes another graph. Of the last one stays what no plan may depend on: columns, scratch memory of the passes.
+    pub(super) fn spawn(&mut self, text: &GraphText, backends: Vec<Arc<dyn Backend>>) -> Result<(), GraphError> {
+        let world = &mut self.world;
+        let old: Vec<Entity> = world.query_filtered::<Entity, Without<IsResource>>().iter(world).collect();
+        for entity in old {
+            // Some go with others.
+            world.try_despawn(entity).ok();
+        }
+        world.insert_resource(PlanCache::default());
+        world.insert_resource(PlanCounters::default());
+        world.insert_resource(PlanSalt::default());
+        world.insert_resource(PassTexts::default());
+        self.graph = text.spawn_on(world, backends)?;
+        Ok(())
     }
 
     /// Plans (again).
@@ -75,21 +92,17 @@ pub(super) fn proved(plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Plans a pair in two fresh worlds, and in one of them again and from the cache.
-pub(super) fn check(source: &str, summary: &mut Summary) -> Result<(), String> {
+/// Plans a pair in two worlds, and in one of them again and from the cache.
+pub(super) fn check(source: &str, tools: &mut Tools, summary: &mut Summary) -> Result<(), String> {
     let text = parse(source)?;
     if parse(&text.to_string())? != text {
         return Err(format!("reading what was printed gives another graph:\n{text}"));
     }
-    let fresh = || {
-        let mut world = World::new();
-        let graph = text.spawn(&mut world).ok()?;
-        Some(Planner::new(world, graph, Recording::On))
-    };
-    let Some(mut planner) = fresh() else {
+    let Tools { planner, second, .. } = tools;
+    if planner.spawn(&text, text.backends()).is_err() {
         *summary.refused.entry("memory").or_default() += 1;
-        return if fresh().is_none() { Ok(()) } else { Err("memory fits the second time".into()) };
-    };
+        return Ok(());
+    }
     let outcome = planner.plan();
     let first = planner.text();
     let with_text = |message: String| format!("{message}\n{first}");
@@ -103,13 +116,13 @@ pub(super) fn check(source: &str, summary: &mut Summary) -> Result<(), String> {
         }
         Err(error) => *summary.refused.entry(typed(error).map_err(with_text)?).or_default() += 1,
     }
-    let mut second = fresh().ok_or("memory fits only once")?;
     let same = |text: String, how: &str| {
         if text == first { Ok(()) } else { Err(format!("{how} gives another text\n{first}\n--- and then\n{text}")) }
     };
+    second.spawn(&text, text.backends()).map_err(|error| format!("memory fits only once: {error}"))?;
     // An error is the status's; its text is compared.
     drop(second.plan());
-    same(second.text(), "a second fresh world")?;
+    same(second.text(), "another world")?;
     planner.world.insert_resource(PlanSalt(1));
     drop(planner.plan());
     same(planner.text(), "planning again in one world")?;

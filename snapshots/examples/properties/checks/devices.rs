@@ -21,7 +21,7 @@ struct Device {
 }
 
 impl Device {
-    fn new(line: &BackendText) -> Arc<dyn Backend> {
+    fn of(line: &BackendText) -> Arc<dyn Backend> {
         let oracle = OracleBackend::with_capabilities(line.name.to_string(), line.capabilities.clone());
         Arc::new(Self { claims: NullBackend::new(line.null_config()), oracle })
     }
@@ -118,7 +118,7 @@ pub(super) struct Machine<'a> {
 impl<'a> Machine<'a> {
     /// `None` when existing memory does not fit.
     pub(super) fn new(planner: &'a mut Planner, text: &GraphText) -> Option<Self> {
-        planner.spawn(text, text.machine().iter().map(Device::new).collect()).ok()?;
+        planner.spawn(text, text.machine().iter().map(Device::of).collect()).ok()?;
         Some(Self { planner })
     }
 

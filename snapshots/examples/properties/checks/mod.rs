@@ -21,7 +21,7 @@ pub(crate) use summary::Summary;
 pub(crate) use sweep::sweep;
 
 /// Every so many seeds, the numbers are compared too.
-pub(crate) const NUMBERS_EVERY: u64 = 2;
+pub(crate) const NUMBERS_EVERY: u64 = 4;
 
 /// Every so many seeds, the text of the passes is compared with that of a new world, instead of one that has planned before.
 const NEW_WORLD_EVERY: u64 = 8;

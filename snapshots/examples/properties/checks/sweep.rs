@@ -6,6 +6,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 use super::{Failure, Summary, Tools, check, keep_panics};
@@ -14,11 +15,16 @@ use super::{Failure, Summary, Tools, check, keep_panics};
 /// there, if it does not in a run of its seed alone.
 const PORTION: u64 = 64;
 
-/// Tries every seed of a range; `progress` is told how many are done, now and then.
+/// Tries every seed of a range, or those at its start that are begun in time; `progress` is told how many are done, now and then.
 ///
 /// # Errors
 /// The smallest seed that fails.
-pub(crate) fn sweep(seeds: Range<u64>, threads: usize, progress: impl Fn(u64) + Sync) -> Result<Summary, Box<Failure>> {
+pub(crate) fn sweep(
+    seeds: Range<u64>,
+    threads: usize,
+    until: Option<Instant>,
+    progress: impl Fn(u64) + Sync,
+) -> Result<Summary, Box<Failure>> {
     keep_panics();
     let (portions, done) = (AtomicU64::new(seeds.start / PORTION), AtomicU64::new(0));
     // Seeds above a failure are of no interest; those below it are still tried.
@@ -28,6 +34,10 @@ pub(crate) fn sweep(seeds: Range<u64>, threads: usize, progress: impl Fn(u64) + 
     let work = || {
         let mut summary = Summary::default();
         loop {
+            // Before a portion is taken: what was taken is done, so that no gap stays.
+            if until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
             let portion = portions.fetch_add(1, Ordering::Relaxed);
             let Some(first) = portion.checked_mul(PORTION).filter(|&first| first < end.load(Ordering::Relaxed)) else {
                 break;

@@ -2,7 +2,7 @@
 
 use bevy_ecs::prelude::*;
 use entensor_components::{
-    BackendIndex, DTYPES, GraphTensors, InGraph, OPS, Op, OpKind, Pinned, PipelineCopies, Shape, Sources, Stored,
+    BackendIndex, DTYPES, GraphTensors, InGraph, OPS, Pinned, PipelineCopies, Shape, Sources, Stored,
     StoredIn, Strides, TensorFlags, ViewSrc, Wanted,
 };
 use entensor_snapshots::generate::{Limits, Random, case};

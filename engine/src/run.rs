@@ -5,8 +5,8 @@ use std::{borrow::BorrowMut, sync::Arc};
 use bevy_ecs::prelude::*;
 use entensor_components::{Cause, DType, GraphName, GraphTensors, Shape};
 use entensor_systems::{
-    Arena, GraphPlan, Pass, Plan, PlanCache, PlanCounters, PlanNode, PlanReason, PlanSchedule, PlanStatus, Planning,
-    publish, run_plan_schedule, verify,
+    Arena, GraphPlan, Pass, Plan, PlanCache, PlanCounters, PlanError, PlanNode, PlanReason, PlanSchedule, PlanStatus,
+    Planning, publish, run_plan_schedule, verify,
 };
 
 use crate::{
@@ -77,8 +77,9 @@ impl<W: BorrowMut<World>> Engine<W> {
     }
 
     /// Plans a graph and makes its memory without running it. Reserve for the largest graphs that will share an arena: smaller
-    /// ones then run without another allocation, each planned once when it first runs. Never gives memory back, so it costs
-    /// nothing to say again.
+    /// ones then run without another allocation, each planned once when it first runs. Where a backend's largest buffer makes
+    /// several of the memory, all but the last are made as large as they may be. Never gives memory back, so it costs nothing to
+    /// say again.
     ///
     /// # Errors
     /// As [`Self::plan`]; what was reserved before stays, unless the new memory was to take its place.
@@ -103,6 +104,8 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// ```
     pub fn reserve(&mut self, graph: GraphId) -> Result<(), EngineError> {
         self.plan(graph)?;
+        let reserved = publish::reserve_for_smaller(self.world_mut(), graph.0);
+        reserved.map_err(|error| self.publish_failed(graph, error))?;
         let rebound = self.world().get::<GraphPlan>(graph.0).is_some_and(|plan| {
             let arena = self.world().get::<Arena>(plan.arena);
             arena.is_some_and(|arena| arena.epoch != plan.arena_epoch)
@@ -148,6 +151,10 @@ impl<W: BorrowMut<World>> Engine<W> {
         }
     }
 
+    fn publish_failed(&self, graph: GraphId, error: PlanError) -> EngineError {
+        EngineError::Plan { graph: self.graph_name(graph), pass: Pass::Publish, error: Box::new(error) }
+    }
+
     /// Makes the graph the user of its arena. Whoever used it before loses inputs and outputs.
     pub(crate) fn hold_arena(&mut self, graph: GraphId) -> Result<(), EngineError> {
         let world = self.world_mut();
@@ -163,10 +170,8 @@ impl<W: BorrowMut<World>> Engine<W> {
             state.written.fill(false);
             state.ran_slot = None;
         }
-        if let Err(error) = bound {
-            let (graph, pass, error) = (self.graph_name(graph), Pass::Publish, Box::new(error));
-            return Err(EngineError::Plan { graph, pass, error });
-        }
+        bound.map_err(|error| self.publish_failed(graph, error))?;
+        let world = self.world_mut();
         if let Some(mut arena) = world.get_mut::<Arena>(arena_entity) {
             arena.holder = Some(graph.0);
         }

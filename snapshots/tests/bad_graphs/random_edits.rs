@@ -2,8 +2,8 @@
 
 use bevy_ecs::prelude::*;
 use entensor_components::{
-    BackendIndex, DTYPES, GraphTensors, InGraph, OPS, Op, OpKind, Pinned, PipelineCopies, Shape, Sources, Stored,
-    StoredIn, Strides, TensorFlags, ViewSrc, Wanted,
+    BackendIndex, DTYPES, GraphTensors, InGraph, OPS, Pinned, PipelineCopies, Shape, Sources, Stored, StoredIn,
+    Strides, TensorFlags, ViewSrc, Wanted,
 };
 use entensor_snapshots::generate::{Limits, Random, case};
 use entensor_systems::{PlanError, Recording, plan_schedule};

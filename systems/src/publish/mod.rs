@@ -19,7 +19,7 @@ use crate::{
     cache::PlanCache,
     columns::{NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning},
     error::{LiveTensor, PlanError},
-    fallback::{PlannedCopies, fall_back},
+    fallback::{FellBack, PlannedCopies, fall_back},
     index::Gathered,
     plan::{Binding, Plan, PlanBuffer, build_plan},
     status::{GraphStatus, PassResult, PlanCounters, PlanStatus},
@@ -123,7 +123,7 @@ pub fn publish(world: &mut World) -> PassResult {
         }
     };
     let arena = arena_of(world, graph);
-    if let Err(error) = reserve(world, arena, &plan) {
+    if let Err(error) = reserve(world, arena, &plan, planned_bytes) {
         if plan.programs.len() > 1 && error.is_out_of_memory() {
             world.resource_mut::<PlanCache>().remove(&plan);
             fall_back(world, graph, error);
@@ -146,6 +146,11 @@ pub fn publish(world: &mut World) -> PassResult {
     // Copies that were spawned are the plan's, and no change of the graph. What others changed since it was gathered is one.
     if (gathered.generation, gathered.shared_generation) == (before.generation, before.shared) {
         (gathered.generation, gathered.shared_generation) = (seen.generation, seen.shared);
+    }
+    if let Some(mut fell) = world.get_mut::<FellBack>(graph)
+        && fell.generation == before.generation
+    {
+        fell.generation = seen.generation;
     }
     world.entity_mut(graph).insert((plan, gathered, GraphStatus::Planned));
     *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
@@ -200,11 +205,16 @@ fn arena_of(world: &mut World, graph: Entity) -> Entity {
 
 /// Makes the arena large enough. The old buffer goes before the new one is asked for, so that the peak is the larger of both; for
 /// that, graphs bound to the arena let go of it and are bound again before they run.
-fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanError> {
+fn reserve(
+    world: &mut World,
+    arena: Entity,
+    plan: &Plan,
+    size_bytes: fn(&PlanBuffer, &Plan) -> u64,
+) -> Result<(), PlanError> {
     let Some(current) = world.get::<Arena>(arena) else { return Ok(()) };
     let serves = |planned: &PlanBuffer| {
         let found = current.buffers.iter().find(|b| is_for(b, planned, plan));
-        found.is_some_and(|b| b.buffer.size_bytes() >= planned.size_bytes)
+        found.is_some_and(|b| b.buffer.size_bytes() >= size_bytes(planned, plan))
     };
     if plan.buffers.iter().all(serves) {
         return Ok(());
@@ -216,9 +226,10 @@ fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanErro
     let Some(mut arena) = world.get_mut::<Arena>(arena) else { return Ok(()) };
     let mut made = Vec::new();
     for planned in &plan.buffers {
+        let size_bytes = size_bytes(planned, plan);
         let found = arena.buffers.iter().position(|b| is_for(b, planned, plan));
         if let Some(found) = found {
-            if arena.buffers[found].buffer.size_bytes() >= planned.size_bytes {
+            if arena.buffers[found].buffer.size_bytes() >= size_bytes {
                 continue;
             }
             arena.buffers.swap_remove(found);
@@ -227,18 +238,41 @@ fn reserve(world: &mut World, arena: Entity, plan: &Plan) -> Result<(), PlanErro
         arena.holder = None;
         let backend = &plan.backends[planned.backend as usize];
         // What was made before a failure goes again: an error keeps no memory.
-        let buffer = DeviceBuffer::create(&backend.handle, planned.size_bytes, Usage::Compute).map_err(|source| {
-            PlanError::Allocation {
-                backend: Arc::clone(&backend.name),
-                size_bytes: planned.size_bytes,
-                largest: largest_at_peak(plan, 8),
-                source,
-            }
+        let buffer = DeviceBuffer::create(&backend.handle, size_bytes, Usage::Compute).map_err(|source| {
+            let (backend, largest) = (Arc::clone(&backend.name), largest_at_peak(plan, 8));
+            PlanError::Allocation { backend, size_bytes, largest, source }
         })?;
         made.push(ArenaBuffer { buffer_type: Arc::clone(&planned.buffer_type), ordinal: planned.ordinal, buffer });
     }
     arena.buffers.append(&mut made);
     Ok(())
+}
+
+fn planned_bytes(planned: &PlanBuffer, _: &Plan) -> u64 {
+    planned.size_bytes
+}
+
+/// What a smaller graph may need of a buffer: of several all but the last end where one tensor more did not fit, and more of its
+/// tensors may.
+fn most_bytes(planned: &PlanBuffer, plan: &Plan) -> u64 {
+    if !plan.buffers.iter().any(|other| other.backend == planned.backend && other.ordinal > planned.ordinal) {
+        return planned.size_bytes;
+    }
+    let owner = plan.backends[planned.backend as usize].handle.capabilities();
+    let sharers = plan.backends.iter().map(|backend| backend.handle.capabilities());
+    let sharers = sharers.filter(|c| c.buffer_type == owner.buffer_type && c.memory == owner.memory);
+    let most_bytes = sharers.map(|capabilities| capabilities.max_buffer_bytes).min();
+    most_bytes.unwrap_or(0).max(planned.size_bytes)
+}
+
+/// Makes the arena of a planned graph large enough for smaller graphs too. It may have to be bound again then.
+///
+/// # Errors
+/// [`PlanError::Allocation`].
+pub fn reserve_for_smaller(world: &mut World, graph: Entity) -> Result<(), PlanError> {
+    let Some(current) = world.get::<GraphPlan>(graph) else { return Ok(()) };
+    let (arena, plan) = (current.arena, Arc::clone(&current.plan));
+    reserve(world, arena, &plan, most_bytes)
 }
 
 /// Whether a buffer of an arena serves as a planned one. A backend that replaced another has no use for its buffers.
@@ -265,7 +299,7 @@ fn bind(world: &World, arena: Entity, plan: &Plan, existing: &[Arc<DeviceBuffer>
 pub fn rebind(world: &mut World, graph: Entity) -> Result<(), PlanError> {
     let Some(current) = world.get::<GraphPlan>(graph) else { return Ok(()) };
     let (arena, plan, existing) = (current.arena, Arc::clone(&current.plan), current.existing.clone());
-    reserve(world, arena, &plan)?;
+    reserve(world, arena, &plan, planned_bytes)?;
     let (binding, epoch) = bind(world, arena, &plan, &existing);
     if let Some(mut current) = world.get_mut::<GraphPlan>(graph) {
         current.binding = binding;

@@ -10,7 +10,7 @@ use std::{
 
 use bevy_ecs::prelude::*;
 use common::Planned;
-use entensor_systems::{PlanCache, Recording, plan_schedule, publish};
+use entensor_systems::{GraphNodes, Nodes, PlanCache, Recording, plan_schedule, publish};
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static LIVE: AtomicI64 = AtomicI64::new(0);
@@ -90,13 +90,20 @@ fn measure(nodes: usize) -> (i64, i64, u64) {
     let (before, calls) = (LIVE.load(Ordering::Relaxed), CALLS.load(Ordering::Relaxed));
     PEAK.store(before, Ordering::Relaxed);
     planned.plan();
-    drop(planned.expect());
+    let size_bytes = planned.expect().size_bytes();
     let (peak, kept) = (PEAK.load(Ordering::Relaxed) - before, LIVE.load(Ordering::Relaxed) - before);
     let calls = CALLS.load(Ordering::Relaxed) - calls;
     // The plan goes with its graph and the cache.
     publish::unpublish(&mut planned.world, graph);
     planned.world.resource_mut::<PlanCache>().clear();
     assert!(LIVE.load(Ordering::Relaxed) - before < kept, "the plan stays behind");
+    // What it shared with the graph and the passes is counted as the plan's: whoever keeps it keeps that.
+    planned.world.entity_mut(graph).remove::<GraphNodes>();
+    planned.world.insert_resource(Nodes::default());
+    let freed = kept - (LIVE.load(Ordering::Relaxed) - before);
+    let said = signed(size_bytes);
+    println!("{nodes} nodes: the plan says {said} bytes, and {freed} are free without it");
+    assert!(said <= 2 * freed && freed <= 2 * said, "the plan says {said} bytes, and {freed} are free without it");
     (peak, kept, calls)
 }
 

@@ -15,7 +15,7 @@ use crate::{
     cache::PlanCache,
     columns::{
         Backends, MemoryReach, NodeFlags, NodeMemory, NodeOrder, NodePlacements, Nodes, OffloadMasks, PaddedBytes,
-        PlacementSync, PlanSalt, Refusals, SupportMasks, WriterFamilies,
+        PlacementSync, PlanSalt, Planning, Refusals, SupportMasks, WriterFamilies,
     },
     compute::compute,
     expand::expand,
@@ -24,7 +24,7 @@ use crate::{
     inherit::inherit,
     liveness::{Live, liveness},
     probe::probe,
-    publish::publish,
+    publish::{self, GraphPlan},
     split::{Copies, Splits, split},
     status::{Pass, PassResult, PassTimings, PlanCounters, PlanStatus, timed},
     text::{PassTexts, record_text},
@@ -121,7 +121,7 @@ pub fn add_plan_systems(schedule: &mut Schedule, recording: Recording) {
         pass_system(Pass::Split, split),
         pass_system(Pass::Liveness, liveness),
         pass_system(Pass::Allocate, allocate),
-        pass_system(Pass::Publish, publish),
+        pass_system(Pass::Publish, publish_gathered),
         pass_system(Pass::Compute, compute),
     ));
     if recording == Recording::On {
@@ -133,6 +133,23 @@ pub fn add_plan_systems(schedule: &mut Schedule, recording: Recording) {
             });
         }
     }
+}
+
+/// `publish`, with what systems between the passes edited left for the next look: the plan is of what `index` gathered.
+fn publish_gathered(world: &mut World) -> PassResult {
+    let graph = world.resource::<Planning>().0;
+    let gathered = &world.resource::<Gathered>().0;
+    let (generation, shared) = (gathered.generation, gathered.shared_generation);
+    let now = publish::seen(world, graph);
+    let changed = publish::publish(world)?;
+    let is_edited = (now.generation, now.shared) != (generation, shared);
+    if is_edited
+        && matches!(world.resource::<PlanStatus>(), PlanStatus::Ready)
+        && let Some(mut plan) = world.get_mut::<GraphPlan>(graph)
+    {
+        (plan.seen.generation, plan.seen.shared) = (generation, shared);
+    }
+    Ok(changed)
 }
 
 /// The public set that a pass belongs to.

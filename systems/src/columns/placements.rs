@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bevy_ecs::{prelude::*, system::SystemParam};
 use entensor_components::{BackendId, BackendIndex, Cause};
 
-use super::{Backends, NodeOrder, Nodes, index_u32};
+use super::{Backends, MemoryReach, NodeMemory, NodeOrder, Nodes, index_u32};
 use crate::error::PlanError;
 
 /// Where nobody has put a node yet.
@@ -65,6 +65,9 @@ impl Default for PlacementSync {
 pub struct Placements<'w, 's> {
     order: Res<'w, NodeOrder>,
     backends: Res<'w, Backends>,
+    nodes: Res<'w, Nodes>,
+    memory: Res<'w, NodeMemory>,
+    reach: Res<'w, MemoryReach>,
     sync: Res<'w, PlacementSync>,
     column: ResMut<'w, NodePlacements>,
     answers: Query<'w, 's, (&'static mut BackendId, &'static mut Cause)>,
@@ -125,7 +128,22 @@ impl Placements<'_, '_> {
     /// Ends the passes that decide: takes in the last changes, or shows the answers for the first time.
     pub fn settle(&mut self) {
         self.pull();
+        if self.sync.0 {
+            self.follow_roots();
+        }
         self.write();
+    }
+
+    /// Views of memory that is planned are where it is, also if it was moved after `inherit`.
+    fn follow_roots(&mut self) {
+        for node in self.nodes.leaves..self.nodes.len() {
+            let root = self.nodes.roots.of(node);
+            let follows = root != node && !self.nodes.traits[node].computes() && self.memory.place(root).is_none();
+            if follows && self.column.backends[node] != self.column.backends[root] {
+                self.column.backends[node] = self.column.backends[root];
+                self.column.causes[node] = Cause::InheritView;
+            }
+        }
     }
 
     /// Writes the answers into the components. What has not changed is not touched.
@@ -141,14 +159,45 @@ impl Placements<'_, '_> {
         }
     }
 
-    /// Where every node is; an error if one has been left out.
+    /// Whether every node has a place where it may be, wherever systems between the passes have moved it. Whether the backend
+    /// can run it, `split` asks.
     ///
     /// # Errors
-    /// [`PlanError::Unplaced`] naming the node.
+    /// [`PlanError::Unplaced`] or [`PlanError::Misplaced`] naming the node.
     pub fn check_all(&self, nodes: &Nodes) -> Result<(), PlanError> {
-        match self.column.backends.iter().position(|&b| b == NOWHERE) {
-            Some(node) => Err(PlanError::Unplaced { node: Arc::clone(&nodes.names[node]) }),
-            None => Ok(()),
+        let name = |node: usize| Arc::clone(&nodes.names[node]);
+        if let Some(node) = self.column.backends.iter().position(|&b| b == NOWHERE) {
+            return Err(PlanError::Unplaced { node: name(node) });
+        }
+        if !self.sync.0 {
+            return Ok(());
+        }
+        for (node, &backend) in self.column.backends.iter().enumerate() {
+            if let Some(reason) = self.refusal(node, backend) {
+                let backend = self.backends.0[backend as usize].name().into();
+                return Err(PlanError::Misplaced { node: name(node), backend, reason: reason.into() });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the passes never do, and a system between them may have done.
+    fn refusal(&self, node: usize, backend: u32) -> Option<String> {
+        let root = self.nodes.roots.of(node);
+        if let Some(pin) = self.nodes.pins[node].filter(|pin| pin.0 != backend) {
+            let pinned = self.backends.0.get(pin.0 as usize).map_or("another", |b| b.name());
+            return Some(format!("it is pinned to `{pinned}`"));
+        }
+        match self.memory.place(root) {
+            Some(place) => {
+                let buffer = &self.memory.buffers[place.buffer as usize];
+                let can_use = self.reach.existing(backend as usize, place.buffer);
+                (!can_use).then(|| format!("it lies in buffer `{}` on {} memory", buffer.name, buffer.kind))
+            }
+            None => {
+                let apart = self.nodes.traits[node].writes() && self.column.backends[root] != backend;
+                apart.then(|| format!("it writes `{}`, which is elsewhere; move both", self.nodes.names[root]))
+            }
         }
     }
 }

@@ -64,7 +64,7 @@ impl Capabilities {
     /// Whether the backend can use memory of this kind without a copy. Opaque memory is usable by its own buffer type only.
     #[must_use]
     pub fn can_use(&self, kind: &MemoryKind, opaque: bool, buffer_type: &str) -> bool {
-        if opaque { *self.buffer_type == *buffer_type } else { self.reads.contains(kind) }
+        self.reads.contains(kind) && (!opaque || *self.buffer_type == *buffer_type)
     }
 }
 

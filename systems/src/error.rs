@@ -183,7 +183,7 @@ pub enum PlanError {
     },
     /// Existing memory that no backend able to run the op can use.
     #[error(
-        "node `{node}` ({op}) works on `{tensor}`, which lies in buffer `{buffer}`, and no backend can both use that memory and run it; {}",
+        "node `{node}` ({op}) works on `{tensor}`, which lies in buffer `{buffer}`, and no backend can both use that memory and run it; {}; put the buffer where the op runs, or use an op that runs there",
         refusal_list(.refusals)
     )]
     Immovable {
@@ -265,6 +265,18 @@ pub enum PlanError {
     TooMuchMemory {
         /// The sum, as far as it was counted.
         size_bytes: u64,
+    },
+    /// So many pipelined slots of so many tensors and steps that the plan itself would fill the memory.
+    #[error(
+        "{copies} pipelined slots of {per_slot} tensors, copies and steps each are more than a plan holds, {most} in all; use fewer copies"
+    )]
+    TooManyCopies {
+        /// Slots asked for.
+        copies: u32,
+        /// What each of them has of its own.
+        per_slot: u64,
+        /// The most of all slots together.
+        most: u64,
     },
     /// A plan was run without the memories that it needs.
     #[error("the plan needs {needed} memories, but is bound to {bound}; plan the graph again")]
@@ -366,6 +378,7 @@ impl PlanError {
             Self::TensorTooLarge { .. } => "TensorTooLarge",
             Self::OverlappingMemory { .. } => "OverlappingMemory",
             Self::TooMuchMemory { .. } => "TooMuchMemory",
+            Self::TooManyCopies { .. } => "TooManyCopies",
             Self::Unbound { .. } => "Unbound",
             Self::Allocation { .. } => "Allocation",
             Self::Prepare { .. } => "Prepare",

@@ -190,3 +190,29 @@ fn texts_that_ask_for_next_to_nothing_are_planned_and_run() {
         assert!(captured.is_ok(), "{source}");
     }
 }
+
+/// The number of slots is the user's, and so must not decide how much memory planning itself takes.
+#[test]
+fn more_slots_than_a_plan_can_hold_are_refused() {
+    let mut source = String::from("backend gpu\nbackend cpu\ncopies 1024\ninput x f32 [4]\nn0 = relu x\n");
+    for i in 1..2500 {
+        source += &format!("n{i} = relu n{} pin={}\n", i - 1, if i % 2 == 0 { "gpu" } else { "cpu" });
+    }
+    let error = plan_of(&source).expect_err("five million copies and splits");
+    assert_eq!(error.kind(), "TooManyCopies", "{error}");
+    assert!(error.to_string().contains("1024 pipelined slots") && error.to_string().contains("use fewer copies"));
+    let fewer = source.replace("copies 1024", "copies 4");
+    assert_eq!(plan_of(&fewer).expect("it fits").programs.len(), 4);
+}
+
+/// A private layout is of use only to who understands it and reaches its memory.
+#[test]
+fn a_private_layout_stays_with_who_can_read_its_memory() {
+    let plan = plan_of(
+        "backend b0 memory=m0 buffer_type=t\nbackend b1 memory=m1 buffer_type=t\nbackend cpu\nbuffer u on b1 opaque\n\
+         tensor w f32 [4,4] in u\ninput x f32 [4]\na = mul_mat w x output",
+    );
+    let plan = plan.expect("b1 can run it");
+    let a = plan.node(plan.find("a").expect("it is wanted"));
+    assert_eq!(&*plan.backends[a.backend as usize].name, "b1");
+}

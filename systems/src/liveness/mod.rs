@@ -18,12 +18,16 @@ use entensor_components::{MemoryKind, Op, TensorDesc, TensorFlags};
 
 use crate::{
     columns::{Backends, NodeFlags, NodeMemory, NodePlacements, NodeSources, Nodes, PaddedBytes, index_u32},
+    error::PlanError,
     fallback::PlannedCopies,
     split::{Copies, CopyRecord, Split, Splits},
     status::PassResult,
 };
 use take_over::take_over;
 use uses::Uses;
+
+/// The most tensors, copies and steps that pipelined slots have of their own, all together: about a gibibyte of plan.
+const MOST_IN_SLOTS: u64 = 1 << 22;
 
 /// No item.
 const NONE: u32 = u32::MAX;
@@ -153,6 +157,16 @@ pub struct LivenessInputs<'w> {
 }
 
 impl LivenessInputs<'_> {
+    /// Slots are the user's number: it must not fill the memory with a plan's own columns.
+    fn check_slots(&self, slots: u32) -> Result<(), PlanError> {
+        let kept = self.flags.0.iter().filter(|flags| flags.input || flags.output).count();
+        let per_slot = (kept + self.copies.0.len() + self.splits.inputs.len() + self.splits.runs.len()) as u64;
+        if slots > 1 && per_slot * u64::from(slots) > MOST_IN_SLOTS {
+            return Err(PlanError::TooManyCopies { copies: slots, per_slot, most: MOST_IN_SLOTS });
+        }
+        Ok(())
+    }
+
     fn columns(&self) -> Columns<'_> {
         Columns {
             descs: &self.nodes.descs,
@@ -209,6 +223,7 @@ pub fn liveness(
 ) -> PassResult {
     live.clear();
     live.slots = copies.0.max(1);
+    inputs.check_slots(live.slots)?;
     let LivenessScratch { uses, arena_of, copy_items } = &mut *scratch;
     find_arenas(&inputs.backends, &mut live.arenas, arena_of);
     let columns = inputs.columns();

@@ -212,7 +212,7 @@ impl Plan {
         if n.sources.is_empty() {
             return format!("no run reaches it; {here} is the highest of those that can run it ({able})");
         }
-        format!("no run reaches it; {here} can use most operands where they are, of those that can run it ({able})")
+        format!("no run reaches it; {here} can use as many operands where they are as any that can run it ({able})")
     }
 }
 

@@ -190,6 +190,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         self.hold_arena(graph)?;
         self.check_inputs(graph)?;
         let world = self.world_mut();
+        publish::show_plan(world, graph.0);
         let (slot, slots) =
             world.get::<GraphPlan>(graph.0).map_or((0, 1), |plan| (plan.slot, plan.plan.programs.len()));
         // Until the run is over its outputs are neither the old ones nor the new ones.

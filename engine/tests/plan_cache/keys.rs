@@ -178,11 +178,10 @@ fn parameters_are_compared_by_their_bits() {
             flags: TensorFlags::default(),
             pin: None,
         };
-        let mut table = NodeTable::with_capacity(2);
+        let mut table = NodeTableBuilder::with_capacity(2);
         table.push(facts("x", Op::None {}), []);
-        table.leaves = 1;
         table.push(facts("y", Op::Scale { by }), [0]);
-        table
+        table.build(1)
     };
     let bits = [0, 1, 0x8000_0000, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0x7fc0_0001, 0xffc0_0000, 0x3f80_0000];
     for a in bits {

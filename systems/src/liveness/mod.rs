@@ -17,7 +17,7 @@ use bevy_ecs::{prelude::*, system::SystemParam};
 use entensor_components::{MemoryKind, Op, TensorDesc, TensorFlags};
 
 use crate::{
-    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, NodeSources, Nodes, PaddedBytes, index_u32},
+    columns::{Backends, Kinds, NodeFlags, NodeMemory, NodePlacements, NodeSources, Nodes, PaddedBytes, index_u32},
     error::PlanError,
     fallback::PlannedCopies,
     split::{Copies, CopyRecord, Split, Splits},
@@ -169,6 +169,7 @@ impl LivenessInputs<'_> {
 
     fn columns(&self) -> Columns<'_> {
         Columns {
+            layouts: &self.nodes.layouts,
             descs: &self.nodes.descs,
             ops: &self.nodes.ops,
             replaceable: &self.nodes.replaceable,
@@ -190,6 +191,7 @@ impl LivenessInputs<'_> {
 /// The same as plain slices, which the sweeps index without going through the world.
 #[derive(Clone, Copy)]
 struct Columns<'a> {
+    layouts: &'a Kinds,
     descs: &'a [TensorDesc],
     ops: &'a [Op],
     replaceable: &'a [u8],
@@ -268,7 +270,7 @@ impl Columns<'_> {
             live.copy_items = self.count_root_items(uses, live.slots);
             for (c, (copy, &(first, last))) in self.copies.iter().zip(&uses.copies).enumerate() {
                 let backend = copy.backend as usize;
-                let size_bytes = self.padded.of(copy.source as usize, backend);
+                let size_bytes = self.padded.of(self.layouts.of(copy.source as usize), backend);
                 let (first, last) = if first == NONE { (0, 0) } else { (first, last) };
                 let block = Block { arena: arena_of[backend], size_bytes, first, last };
                 push_items(copy_items, &mut live.blocks, Holds::Copy(index_u32(c)), live.slots, block);
@@ -309,7 +311,7 @@ impl Columns<'_> {
             let at = live.items.len();
             live.node_items[node] = index_u32(at);
             let backend = node_backends[node];
-            let size_bytes = self.padded.of(node, backend as usize);
+            let size_bytes = self.padded.of(self.layouts.of(node), backend as usize);
             let block = Block { arena: arena_of[backend as usize], size_bytes, first, last };
             let found = self.operand_to_take_over::<PLAIN>(node, backend, &block, uses, copy_items, live);
             if let Some(operand) = found {

@@ -37,18 +37,21 @@ pub(in crate::allocate) struct Problem {
 }
 
 impl Problem {
-    pub(in crate::allocate) fn new(limits: Limits, jobs: Vec<Job>, shrinks: &[Shrink], goal: Goal) -> Self {
-        let (jobs, permanent) = if goal.target <= limits.max_bytes && shrinks.is_empty() {
+    pub(in crate::allocate) fn new(limits: Limits, mut jobs: Vec<Job>, shrinks: &[Shrink], goal: Goal) -> Self {
+        let mut permanent = Vec::new();
+        if goal.target <= limits.max_bytes && shrinks.is_empty() {
             let first_end = jobs.iter().map(|job| job.last).min().unwrap_or(0);
             let last_start = jobs.iter().map(|job| job.first).max().unwrap_or(0);
-            let (jobs, mut permanent): (Vec<Job>, Vec<Job>) =
-                jobs.into_iter().partition(|job| job.first > first_end || job.last < last_start);
+            jobs.retain(|&job| {
+                let comes_and_goes = job.first > first_end || job.last < last_start;
+                if !comes_and_goes {
+                    permanent.push(job);
+                }
+                comes_and_goes
+            });
             // The last one may end where its bytes end, whatever its alignment.
             permanent.sort_by_key(|job| limits.end(0, job.size) - job.size);
-            (jobs, permanent)
-        } else {
-            (jobs, Vec::new())
-        };
+        }
         let (mut floor, mut permanent_bytes) = (0, 0);
         for job in &permanent {
             permanent_bytes = floor + job.size;

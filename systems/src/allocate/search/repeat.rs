@@ -108,6 +108,25 @@ fn period(sequence: impl ExactSizeIterator<Item = u64>) -> Option<usize> {
     (period * 2 <= sequence.len()).then_some(period)
 }
 
+/// A job of one repetition, on the circle of its steps.
+struct OnCircle {
+    key: u128,
+    size: u64,
+    address: u64,
+    /// Its first step from the seam.
+    begin: u32,
+    /// Steps from its first to its last.
+    life: u32,
+    index: usize,
+}
+
+impl OnCircle {
+    fn is_alive_with(&self, other: &Self, steps: u32) -> bool {
+        let apart = if other.begin >= self.begin { other.begin - self.begin } else { other.begin + steps - self.begin };
+        apart <= self.life || apart == 0 || steps - apart <= other.life
+    }
+}
+
 /// Places the stack's jobs, those of the largest key first, each at the lowest place where nothing alive at the same time on the circle is; or
 /// nothing, if that is not near the bound.
 fn lay_out(problem: &Problem, stack: Stack, key: Key, addresses: &mut [u64]) -> Option<()> {
@@ -116,36 +135,33 @@ fn lay_out(problem: &Problem, stack: Stack, key: Key, addresses: &mut [u64]) -> 
         return None;
     }
     let once = &problem.jobs[start..start + jobs];
-    let life = |job: &Job| job.last - job.first;
     // Who lives longer than the circle is in its own way.
-    if once.iter().any(|job| life(job) >= steps) {
+    if once.iter().any(|job| job.last - job.first >= steps) {
         return None;
     }
-    let mut order: Vec<usize> = (0..jobs).collect();
-    order.sort_by_cached_key(|&job| {
-        let Job { size, .. } = once[job];
-        let weight = if key == Key::Size { 1 } else { u128::from(life(&once[job])) + 1 };
-        std::cmp::Reverse(u128::from(size) * weight)
-    });
-    let place = &mut addresses[start..start + jobs];
-    place.fill(UNPLACED);
+    let mut order: Vec<OnCircle> = Vec::with_capacity(jobs);
+    order.extend(once.iter().zip(0..).map(|(job, index)| OnCircle {
+        key: u128::from(job.size) * if key == Key::Size { 1 } else { u128::from(job.last - job.first) + 1 },
+        size: job.size,
+        address: 0,
+        begin: (job.first - once[0].first) % steps,
+        life: job.last - job.first,
+        index,
+    }));
+    order.sort_by_key(|job| std::cmp::Reverse(job.key));
     let mut taken = Vec::with_capacity(jobs);
-    for (placed, &job) in order.iter().enumerate() {
-        let this = &once[job];
+    for placed in 0..jobs {
         taken.clear();
-        for &other in &order[..placed] {
-            let that = &once[other];
-            let apart = (i64::from(that.first) - i64::from(this.first)).rem_euclid(i64::from(steps));
-            let back = (i64::from(steps) - apart) % i64::from(steps);
-            if apart <= i64::from(life(this)) || back <= i64::from(life(that)) {
-                taken.push((place[other], problem.limits.end(place[other], that.size)));
-            }
+        let (standing, this) = order.split_at_mut(placed);
+        let this = &mut this[0];
+        for that in standing.iter().filter(|that| this.is_alive_with(that, steps)) {
+            taken.push((that.address, problem.limits.end(that.address, that.size)));
         }
-        let address = lowest(problem.floor, this.size, &mut taken);
-        if !problem.goal.is_near(address.checked_add(this.size)?) {
+        this.address = lowest(problem.floor, this.size, &mut taken);
+        if !problem.goal.is_near(this.address.checked_add(this.size)?) {
             return None;
         }
-        place[job] = address;
+        addresses[start + this.index] = this.address;
     }
     for job in start + jobs..end {
         addresses[job] = addresses[job - jobs];

@@ -40,6 +40,17 @@ pub(crate) struct InputState {
     pub(crate) ran_slot: Option<u32>,
 }
 
+impl InputState {
+    /// A run starts: until it is over outputs are neither the old ones nor the new ones, and what it consumes is gone whatever
+    /// becomes of it.
+    pub(crate) fn start(&mut self, plan: &Plan) {
+        self.ran_slot = None;
+        for (written, flags) in self.written.iter_mut().zip(&plan.flags[..plan.leaves()]) {
+            *written &= !flags.consumed;
+        }
+    }
+}
+
 /// On a graph: the builder that made it, since only that one's tensors are its own.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BuiltBy(pub(crate) u32);

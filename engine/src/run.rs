@@ -193,9 +193,9 @@ impl<W: BorrowMut<World>> Engine<W> {
         publish::show_plan(world, graph.0);
         let (slot, slots) =
             world.get::<GraphPlan>(graph.0).map_or((0, 1), |plan| (plan.slot, plan.plan.programs.len()));
-        // Until the run is over its outputs are neither the old ones nor the new ones.
-        if let Some(mut state) = world.get_mut::<InputState>(graph.0) {
-            state.ran_slot = None;
+        let plan = world.get::<GraphPlan>(graph.0).map(|plan| Arc::clone(&plan.plan));
+        if let (Some(mut state), Some(plan)) = (world.get_mut::<InputState>(graph.0), plan) {
+            state.start(&plan);
         }
         world.insert_resource(Planning(graph.0));
         *world.resource_mut::<PlanStatus>() = PlanStatus::Computing;

@@ -1,8 +1,8 @@
 //! **liveness**: when each planned tensor is alive, and which results take over an operand's memory.
 //!
 //! Reads: splits, copies, node columns, backends. Writes: `Live`.
-//! Invariants: steps are the submission order: the copies of a split, then its nodes. Inputs live throughout; outputs (and the
-//! roots they view) live from their first write to the end; everything else from its first to its last use. A result is
+//! Invariants: steps are the submission order: the copies of a split, then its nodes. Inputs live throughout, or to their last use if runs consume them;
+//! outputs (and the roots they view) live from their first write to the end; everything else from its first to its last use. A result is
 //! computed in place only over an operand of the same description that nobody reads afterwards (`take_over.rs`).
 //! Cost: linear in nodes × operands, three sweeps over dense columns, no hashing; copies are found through a list per source.
 //! Nothing is allocated when a graph of no more nodes is planned again. Source: DESIGN "liveness / allocate"; ggml-alloc
@@ -306,8 +306,11 @@ impl Columns<'_> {
                 self.find_first(uses);
                 first = uses.steps_of(node).0;
             }
-            let (input, output) = (flags[node].input, uses.protected[node]);
-            let (first, last) = if input { (0, end) } else { (first, if output { end } else { last }) };
+            let TensorFlags { input, consumed, .. } = flags[node];
+            let output = uses.protected[node];
+            // A slot's inputs are written while older runs go on, so nobody else may use their memory.
+            let kept = output || (input && !(consumed && live.slots == 1));
+            let (first, last) = (if input { 0 } else { first }, if kept { end } else { last });
             let at = live.items.len();
             live.node_items[node] = index_u32(at);
             let backend = node_backends[node];

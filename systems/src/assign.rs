@@ -44,7 +44,8 @@ pub fn assign(inputs: AssignInputs<'_>, mut placements: Placements<'_, '_>) -> P
         // Rules 1 to 3 speak of roots, so each member of a family comes to the same answer by itself.
         let answer = match pins.as_ref().map(|pins| pins[inputs.nodes.roots.of(node)]) {
             Some(backend) if backend != NOWHERE => Some((inputs.checked_pin(node, backend as usize)?, Cause::Pin)),
-            _ => inputs.by_memory(node)?.or_else(|| inputs.by_input(node)),
+            _ if inputs.memory.place(inputs.nodes.roots.of(node)).is_some() => inputs.by_memory(node)?,
+            _ => inputs.by_input(node),
         };
         if let Some((backend, cause)) = answer {
             decided += usize::from(placements.set(node, backend, cause));

@@ -5,6 +5,7 @@
 
 mod kinds;
 mod masks;
+mod needs;
 mod placements;
 mod table;
 

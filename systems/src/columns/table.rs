@@ -88,6 +88,12 @@ pub struct NodeTable {
     pub replaceable: Vec<u8>,
     /// The nodes that launch work, in order.
     pub computing: Vec<u32>,
+    /// The nodes that write an operand's memory, in order.
+    pub writers: Vec<u32>,
+    /// The nodes that the user flagged as outputs, in order.
+    pub outputs: Vec<u32>,
+    /// Whether a run needs every node, if nobody says what is wanted.
+    pub is_whole: bool,
     /// Nodes of one layout have the same dtype, shape and strides.
     pub layouts: Kinds,
     /// Nodes of one kind have the same op and parameters, layout and operands' layouts: backends cannot tell them apart.
@@ -197,6 +203,12 @@ impl NodeTableBuilder {
         if traits.computes() {
             table.computing.push(index);
         }
+        if traits.writes() {
+            table.writers.push(index);
+        }
+        if node.flags.output {
+            table.outputs.push(index);
+        }
         let (key, operands) = (table.op_keys.len(), table.sources.indices.len());
         node.op.key(&mut table.op_keys);
         table.sources.push(sources);
@@ -251,9 +263,11 @@ impl NodeTableBuilder {
 
     /// The table of the nodes added so far, of which the first `leaves` are leaves.
     #[must_use]
-    pub fn build(mut self, leaves: usize) -> NodeTable {
-        self.table.leaves = leaves;
-        self.table
+    pub fn build(self, leaves: usize) -> NodeTable {
+        let mut table = self.table;
+        table.leaves = leaves;
+        table.is_whole = table.needed_for(&table.wanted_by_default()).iter().all(|&needed| needed);
+        table
     }
 }
 
@@ -311,6 +325,8 @@ impl NodeTable {
             + size_of_val(&*self.traits)
             + size_of_val(&*self.replaceable)
             + size_of_val(&*self.computing)
+            + size_of_val(&*self.writers)
+            + size_of_val(&*self.outputs)
             + self.layouts.size_bytes()
             + self.kinds.size_bytes()
             + size_of_val(&*self.kind_keys)

@@ -25,7 +25,7 @@ pub(super) type BufferEntities<'w, 's> = Query<
 /// Notes where the needed nodes' memory is.
 pub(super) fn place(
     all: &GraphNodes,
-    needed: &[bool],
+    needed: Option<&[bool]>,
     nodes: &Nodes,
     buffers: &BufferEntities<'_, '_>,
     memory: &mut NodeMemory,
@@ -34,13 +34,12 @@ pub(super) fn place(
     let mut index_of = EntityHashMap::default();
     // Where nodes were left out, those before a node are counted as it comes.
     let (mut counted, mut left_out) = (0, 0);
-    let all_needed = nodes.len() == needed.len();
     for &(at, stored) in all.stored.iter() {
         let at = at as usize;
-        if !needed[at] {
-            continue;
-        }
-        if !all_needed {
+        if let Some(needed) = needed {
+            if !needed[at] {
+                continue;
+            }
             left_out += needed[counted..at].iter().filter(|&&needed| !needed).count();
             counted = at;
         }
@@ -108,8 +107,7 @@ fn written(nodes: &Nodes, memory: &NodeMemory) -> Vec<bool> {
     // Who computes writes its own memory, or as a writer that of its target.
     let computed = memory.placed_behind(nodes.leaves).filter(|&node| nodes.traits[node].computes());
     computed.for_each(&mut note);
-    let writers = (nodes.leaves..nodes.len()).filter(|&node| nodes.traits[node].writes());
-    writers.for_each(|node| note(nodes.roots.of(node)));
+    nodes.writers.iter().for_each(|&node| note(nodes.roots.of(node as usize)));
     written
 }
 

@@ -81,10 +81,12 @@ pub fn index(
         Some(kept) => GraphNodes { shared_generation: shared.0, ..kept.clone() },
         None => gather::gather(planning.0, &graph.0, &tensors, generation.0, shared.0)?,
     };
+    let by_default = wanted.0.is_empty();
     let wanted = needed::wanted_nodes(&all, wanted)?;
-    let needed = needed::needed(&all.table, &wanted);
-    needed::select(&all, &needed, &wanted, &mut columns.nodes, &mut columns.order, &mut columns.flags);
-    memory::place(&all, &needed, &columns.nodes, &buffers, &mut columns.memory)?;
+    let needed = needed::needed(&all.table, by_default, &wanted);
+    let needed = needed.as_deref();
+    needed::select(&all, needed, &wanted, &mut columns.nodes, &mut columns.order, &mut columns.flags);
+    memory::place(&all, needed, &columns.nodes, &buffers, &mut columns.memory)?;
     memory::check_overlaps(&columns.nodes, &columns.memory)?;
     columns.gathered.0 = all;
     let key = PlanKey {

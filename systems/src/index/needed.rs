@@ -13,13 +13,11 @@ use crate::{
 /// Up to this many wanted tensors are looked for one by one.
 const FEW: usize = 4;
 
-/// The wanted nodes; by default every output, else the last node. Without nodes nothing is wanted.
+/// The wanted nodes.
 pub(super) fn wanted_nodes(all: &GraphNodes, wanted: &Wanted) -> Result<Vec<u32>, PlanError> {
     let table = &all.table;
     if wanted.0.is_empty() {
-        let outputs: Vec<u32> = (0..table.len()).filter(|&i| table.flags[i].output).map(index_u32).collect();
-        let last = (table.leaves < table.len()).then(|| index_u32(table.len() - 1));
-        return Ok(if outputs.is_empty() { last.into_iter().collect() } else { outputs });
+        return Ok(table.wanted_by_default());
     }
     let unknown = |position| PlanError::UnknownWanted { position };
     let entities = all.entities.iter().enumerate();
@@ -35,52 +33,32 @@ pub(super) fn wanted_nodes(all: &GraphNodes, wanted: &Wanted) -> Result<Vec<u32>
     wanted.0.iter().enumerate().map(find).collect()
 }
 
-/// Which nodes a run needs: one backward sweep, since operands and the writes they depend on come earlier.
-pub(super) fn needed(table: &NodeTable, wanted: &[u32]) -> Vec<bool> {
-    let mut needed = vec![false; table.len()];
-    // Roots that something needed later reads.
-    let mut read = vec![false; table.len()];
-    // A wanted tensor is what it is at its place in the order: writes behind it are no part of it.
-    for &node in wanted {
-        needed[node as usize] = true;
+/// Which nodes a run needs; `None` if it needs all.
+pub(super) fn needed(table: &NodeTable, by_default: bool, wanted: &[u32]) -> Option<Vec<bool>> {
+    if by_default && table.is_whole {
+        return None;
     }
-    for node in (table.leaves..table.len()).rev() {
-        let root = table.roots.of(node);
-        // Only a writer computes into memory that is not its own.
-        if root != node && read[root] && !needed[node] {
-            needed[node] = table.traits[node].writes();
-        }
-        if !needed[node] {
-            continue;
-        }
-        for &source in table.sources.of(node) {
-            needed[source as usize] = true;
-            read[table.roots.of(source as usize)] = true;
-        }
-        needed[root] = true;
-        read[root] |= root != node;
-    }
-    needed
+    Some(table.needed_for(wanted)).filter(|needed| needed.contains(&false))
 }
 
 /// Makes the table of the needed nodes: the graph's own where all are needed.
 pub(super) fn select(
     all: &GraphNodes,
-    needed: &[bool],
+    needed: Option<&[bool]>,
     wanted: &[u32],
     nodes: &mut Nodes,
     order: &mut NodeOrder,
     flags: &mut NodeFlags,
 ) {
     let mut index_of: Vec<u32> = Vec::new();
-    if needed.iter().all(|&needed| needed) {
-        nodes.0 = Arc::clone(&all.table);
-        order.entities = Arc::clone(&all.entities);
-    } else {
+    if let Some(needed) = needed {
         let (table, entities, indices) = compact(all, needed);
         nodes.0 = Arc::new(table);
         order.entities = Arc::new(entities);
         index_of = indices;
+    } else {
+        nodes.0 = Arc::clone(&all.table);
+        order.entities = Arc::clone(&all.entities);
     }
     flags.0.clone_from(&nodes.flags);
     for &node in wanted {

@@ -80,4 +80,15 @@ pub enum BackendError {
         /// What the driver said.
         reason: String,
     },
+    /// The work was taken back before it was done.
+    #[error("the run was cancelled")]
+    Cancelled,
+    /// A ticket or event that this backend never gave out.
+    #[error("`{backend}` has no event {event}; wait for events at the backend that recorded them")]
+    UnknownEvent {
+        /// The backend that was asked.
+        backend: Arc<str>,
+        /// The number.
+        event: u64,
+    },
 }

@@ -270,6 +270,7 @@ impl Columns<'_> {
                 let backend = copy.backend as usize;
                 let size_bytes = self.padded.of(copy.source as usize, backend);
                 let (first, last) = if first == NONE { (0, 0) } else { (first, last) };
+                let (first, last) = Self::in_slots(live, (first, last));
                 let block = Block { arena: arena_of[backend], size_bytes, first, last };
                 push_items(copy_items, &mut live.blocks, Holds::Copy(index_u32(c)), live.slots, block);
             }
@@ -281,6 +282,12 @@ impl Columns<'_> {
             self.make_root_items::<false>(uses, arena_of, copy_items, live);
         }
         live.items.extend_from_slice(copy_items);
+    }
+
+    /// What exists once per slot is alive throughout: while one slot's run is anywhere in its steps, another's holds its copies and
+    /// outputs.
+    fn in_slots(live: &Live, (first, last): (u32, u32)) -> (u32, u32) {
+        if live.slots > 1 { (0, live.steps.saturating_sub(1)) } else { (first, last) }
     }
 
     fn make_root_items<const PLAIN: bool>(
@@ -306,6 +313,7 @@ impl Columns<'_> {
             }
             let (input, output) = (flags[node].input, uses.protected[node]);
             let (first, last) = if input { (0, end) } else { (first, if output { end } else { last }) };
+            let (first, last) = if !PLAIN && output { Self::in_slots(live, (first, last)) } else { (first, last) };
             let at = live.items.len();
             live.node_items[node] = index_u32(at);
             let backend = node_backends[node];

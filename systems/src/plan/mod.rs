@@ -1,6 +1,7 @@
 //! The plan: everything that was decided, as columns of plain data, and the steps that a run walks. It needs no World.
 
 mod build;
+mod edges;
 mod explain;
 mod locate;
 mod node;
@@ -10,11 +11,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use entensor_components::{Backend, Cause, MemoryHandle, MemoryKind, PreparedSplit, TensorFlags, TensorRef, Usage};
+use entensor_components::{Backend, Cause, MemoryHandle, MemoryKind, PreparedSplit, QueueKind, TensorFlags, TensorRef, Usage};
 
 pub(crate) use build::build_plan;
 pub use node::PlanNode;
 
+use crate::compute::RunState;
 use crate::columns::{BackendMasks, ExistingBuffer, NodeMemory, NodeTable, Refusals, index_u32};
 
 /// A backend of the plan.
@@ -154,8 +156,10 @@ pub enum Step {
         backend: u32,
         /// Which event of the run.
         event: u32,
+        /// Which of its queues.
+        queue: QueueKind,
     },
-    /// A backend's queue waits for an event of another.
+    /// A backend's queue waits for an event of another queue; the host does, for a synchronous backend.
     Wait {
         /// Whose queue waits.
         backend: u32,
@@ -163,6 +167,10 @@ pub enum Step {
         event: u32,
         /// Whose event it is.
         of: u32,
+        /// Which of its queues waits.
+        queue: QueueKind,
+        /// Whether the event is one of the run before, in the slot before.
+        previous: bool,
     },
 }
 
@@ -224,11 +232,8 @@ pub struct Plan {
     pub(crate) salt: u64,
     /// How many pipelined slots were asked for.
     pub(crate) asked_copies: u32,
-    /// Bounce memory for copies between memories that no one backend can use; made by the first run that copies, since a
-    /// plan may be made only to be looked at.
-    pub(crate) staging: Mutex<Vec<u8>>,
-    /// Events of the run in flight, so that a run allocates nothing.
-    pub(crate) events: Mutex<Vec<u64>>,
+    /// What runs keep while they are in flight, for the next ones, so that a run allocates nothing.
+    pub(crate) spare: Mutex<Vec<RunState>>,
 }
 
 impl Plan {
@@ -277,6 +282,16 @@ impl Plan {
     #[must_use]
     pub fn copies_made(&self) -> usize {
         self.split_inputs.len()
+    }
+
+    /// Whether a run writes one of its existing buffers.
+    #[must_use]
+    pub fn writes_existing(&self, buffer: usize) -> bool {
+        let is_there = |&node: &u32| {
+            let place = self.memory.place(self.table.roots.of(node as usize));
+            place.is_some_and(|place| place.buffer as usize == buffer)
+        };
+        self.launches.iter().any(is_there)
     }
 
     /// The node of this name.

@@ -17,6 +17,7 @@ pub use shown::unpublish;
 
 use crate::{
     cache::PlanCache,
+    compute::GraphRuns,
     columns::{NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning},
     error::{LiveTensor, PlanError},
     fallback::{FellBack, PlannedCopies, fall_back},
@@ -152,7 +153,9 @@ pub fn publish(world: &mut World) -> PassResult {
     {
         fell.generation = seen.generation;
     }
-    world.entity_mut(graph).insert((plan, gathered, GraphStatus::Planned));
+    let mut planned = world.entity_mut(graph);
+    planned.insert((plan, gathered, GraphStatus::Planned));
+    planned.insert_if_new(GraphRuns::default());
     *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
     Ok(changed)
 }

@@ -36,8 +36,6 @@ pub struct TensorId {
 pub(crate) struct InputState {
     /// Per plan node, whether what it holds for the next run was written by the user.
     pub(crate) written: Vec<bool>,
-    /// The slot of the last run, while its outputs are still there.
-    pub(crate) ran_slot: Option<u32>,
 }
 
 /// On a graph: the builder that made it, since only that one's tensors are its own.

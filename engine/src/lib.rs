@@ -14,10 +14,13 @@ mod error;
 pub mod graph_text;
 mod graphs;
 mod io;
+mod lost;
 mod memory;
 mod registry;
 mod run;
+mod runs;
 mod setup;
+mod shadow;
 mod spawn;
 
 pub use builder::{GraphBuilder, Tensor};
@@ -34,7 +37,9 @@ pub use entensor_systems::{
 pub use error::{BuildError, EngineError};
 pub use io::Element;
 pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};
+pub use lost::{DeviceLost, LostDevice, LostState};
 pub use run::Explanation;
+pub use runs::RunId;
 pub use setup::EngineBuilder;
 
 /// The README's program, so that it cannot rot.

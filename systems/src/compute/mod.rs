@@ -9,6 +9,8 @@
 mod runs;
 mod walk;
 
+use std::time::Instant;
+
 use bevy_ecs::prelude::*;
 use entensor_components::{CancelToken, MemoryHandle, RunLimit};
 
@@ -23,21 +25,29 @@ use crate::{
     status::{PassResult, PlanStatus},
 };
 
-/// Ends the run that is being submitted when it is set; for callers of the schedule, which take it away again.
+/// Limits of the run that is being submitted; for callers of the schedule, which take them away again.
 #[derive(Resource, Clone, Debug, Default)]
-pub struct RunCancel(pub Option<CancelToken>);
+pub struct RunLimits {
+    /// Ends the run.
+    pub cancel: Option<CancelToken>,
+    /// When the host's own work pauses.
+    pub deadline: Option<Instant>,
+}
 
 /// The pass: submits a run. It may still be under way afterwards: [`GraphRuns`] says.
 pub fn compute(
     planning: Res<'_, Planning>,
-    cancel: Option<Res<'_, RunCancel>>,
+    limits: Option<Res<'_, RunLimits>>,
     mut graphs: Query<'_, '_, (&mut GraphPlan, &GraphRuns)>,
     mut status: ResMut<'_, PlanStatus>,
 ) -> PassResult {
     let (mut graph, runs) = graphs.get_mut(planning.0).map_err(|_| PlanError::UnknownGraph)?;
     let slot = graph.slot;
-    let cancel = cancel.as_ref().and_then(|cancel| cancel.0.as_ref());
-    runs.submit(&graph.plan, &graph.binding, &graph.existing, slot, &RunLimit { cancel, ..RunLimit::NONE })?;
+    let limit = limits.as_ref().map_or(RunLimit::NONE, |limits| RunLimit {
+        deadline: limits.deadline,
+        cancel: limits.cancel.as_ref(),
+    });
+    runs.submit(&graph.plan, &graph.binding, &graph.existing, slot, &limit)?;
     let slots = crate::columns::index_u32(graph.plan.programs.len());
     graph.slot = (slot + 1) % slots.max(1);
     *status = PlanStatus::Ready;

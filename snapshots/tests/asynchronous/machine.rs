@@ -63,6 +63,7 @@ impl Machine {
         let timeline = self.world.take_timeline();
         if let Err(races) = check(&timeline) {
             let all: Vec<String> = races.iter().map(ToString::to_string).collect();
+            if std::env::var("SHOW").is_ok() { for e in &timeline.entries { match e { entensor_sim::TimelineEntry::Work(w) => println!("{} {:?} {} waits {:?} acc {:?}", w.ticket, w.lane, w.label, w.waits, w.accesses.iter().map(|a| (a.memory, a.bytes.start, a.write)).collect::<Vec<_>>()), e => println!("   {e:?}") } } }
             panic!("seed {seed}:\n{}", all.join("\n"));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Reads: the graph's plan and binding. Writes: memory, through the backends; `GraphRuns`.
 //! Invariants: allocates nothing after the first runs; steps run in order; the first error ends the run; a run stays behind the one
-//! before it, step by step. Submitting waits for no device: where the host's own work needs a device's, the run goes on when somebody
+//! before it in every queue. Submitting waits for no device: where the host's own work needs a device's, the run goes on when somebody
 //! polls it or waits for it.
 //! Cost: steps, plus the work. Source: DESIGN "compute"; ggml's `ggml_backend_sched_compute_splits`.
 

@@ -74,8 +74,8 @@ impl RunState {
         self.next
     }
 
-    /// Submits what can be submitted. True when all is. A run that is submitted while `previous` goes on stays behind it, step by
-    /// step: queues are in order, and that order is part of the plan's proof.
+    /// Submits what can be submitted. True when all is. A run that is submitted while `previous` goes on stays behind it in every
+    /// queue, the host's own work included: that order is part of the plan's proof.
     pub(super) fn advance(
         &mut self,
         plan: &Plan,
@@ -87,7 +87,8 @@ impl RunState {
     ) -> Result<bool, PlanError> {
         let program = &plan.programs[slot as usize % plan.programs.len()];
         while let Some(step) = program.steps.get(self.next) {
-            if previous.is_some_and(|previous| previous.next <= self.next) {
+            let behind = program.behind.get(self.next).map_or(program.steps.len(), |&behind| behind as usize);
+            if previous.is_some_and(|previous| previous.next < behind) {
                 return Ok(false);
             }
             let result = match step {

@@ -120,9 +120,14 @@ fn programs(plan: &Plan, slots: u32) -> Result<Vec<Program>, PlanError> {
     let steps: Vec<Vec<Step>> = (0..slots).map(|slot| steps(plan, slot)).collect::<Result<_, _>>()?;
     let under_way = plan.backends.iter().any(|backend| backend.handle.capabilities().asynchronous);
     let found = if under_way { edges::find(plan, &steps[0], steps.get(1).map(|s| &**s)) } else { Vec::new() };
-    let programs = steps.into_iter().zip(0..).map(|(steps, slot)| {
-        let (steps, events) = if found.is_empty() { (steps, 0) } else { with_edges(plan, steps, &found) };
-        Ok(Program { steps, prepared: prepare(plan, slot)?, events })
+    let with_events = steps.into_iter().map(|steps| with_edges(plan, steps, &found));
+    let with_events: Vec<(Vec<Step>, u32)> = with_events.collect();
+    let behind = match &with_events[..] {
+        [(first, _), (second, _), ..] if under_way => edges::behind(plan, first, second),
+        _ => Vec::new(),
+    };
+    let programs = with_events.into_iter().zip(0..).map(|((steps, events), slot)| {
+        Ok(Program { prepared: prepare(plan, slot)?, steps, events, behind: behind.clone() })
     });
     programs.collect()
 }
@@ -158,6 +163,9 @@ fn prepare(plan: &Plan, slot: u32) -> Result<Vec<Box<dyn PreparedSplit>>, PlanEr
 /// Puts events into the steps: recorded behind what is waited for, waited for before what waits.
 fn with_edges(plan: &Plan, steps: Vec<Step>, edges: &[edges::Edge]) -> (Vec<Step>, u32) {
     const NONE: u32 = u32::MAX;
+    if edges.is_empty() {
+        return (steps, 0);
+    }
     let mut event_of = vec![NONE; steps.len()];
     for edge in edges {
         event_of[edge.from as usize] = 0;

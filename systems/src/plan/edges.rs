@@ -2,11 +2,13 @@
 //!
 //! Steps are walked in their order. Bytes remember who wrote and read them last, and queues what they know to be over, as vector clocks;
 //! an edge is added where a step touches bytes whose last users its queue does not know to be done. The host, on which
-//! synchronous backends run, is a queue too: whatever it has done is over before anything else is submitted.
+//! synchronous backends run, is a queue too: whatever it has done is over before anything else of the run is submitted.
 //!
 //! With several pipelined slots the same walk goes on over a second run: edges from the first to the second are what a
 //! run has to wait for of the run before it. What exists once per slot never meets there, and slots are alike in everything
-//! else, so one pair of runs stands for all. Runs further apart need no edges: a queue runs the steps of older runs first.
+//! else, so one pair of runs stands for all. Runs further apart need no edges: a queue gets the steps of older runs first
+//! ([`behind`]). What the host knows in the first run it may learn only after the second was submitted, so that counts from the
+//! second run's own work on the host; where its queues meet what the host does in the first run, they stay behind that.
 //!
 //! Cost: n·log n in the operands of nodes, and nothing at all where every backend is synchronous.
 
@@ -55,13 +57,7 @@ pub(super) fn queue_of(plan: &Plan, step: &Step) -> (u32, QueueKind) {
 
 /// The edges that these steps need; the second slot's steps say what a run needs of the run before.
 pub(super) fn find(plan: &Plan, first: &[Step], second: Option<&[Step]>) -> Vec<Edge> {
-    let mut walk = Walk::new(plan, first.len());
-    for (index, step) in first.iter().enumerate() {
-        walk.step(index, step, 0);
-    }
-    for (index, step) in second.into_iter().flatten().enumerate() {
-        walk.step(first.len() + index, step, 1);
-    }
+    let walk = Walk::over(plan, first, second);
     let count = index_u32(first.len());
     let of_run = |edge: Edge| match (edge.to < count, edge.from < count) {
         (true, _) => Some(edge),
@@ -73,6 +69,26 @@ pub(super) fn find(plan: &Plan, first: &[Step], second: Option<&[Step]>) -> Vec<
     edges.sort_unstable();
     edges.dedup();
     edges
+}
+
+/// How many steps of the run before must have been submitted before each of these: all of the same queue, and what the host
+/// does to the same bytes.
+pub(super) fn behind(plan: &Plan, first: &[Step], second: &[Step]) -> Vec<u32> {
+    let lane_of = |step: &Step| {
+        let (backend, queue) = queue_of(plan, step);
+        lane(plan, backend, queue)
+    };
+    let mut ends = vec![0; 1 + 2 * plan.backends.len()];
+    for (index, step) in first.iter().enumerate() {
+        ends[lane_of(step)] = index_u32(index) + 1;
+    }
+    let mut behind: Vec<u32> = first.iter().map(|step| ends[lane_of(step)]).collect();
+    for (to, from) in Walk::over(plan, first, Some(second)).orders {
+        if let Some(steps) = behind.get_mut(to as usize - first.len()) {
+            *steps = (*steps).max(from + 1);
+        }
+    }
+    behind
 }
 
 /// The last use of some bytes by a lane: 1 + the step.
@@ -100,6 +116,10 @@ struct Walk<'a> {
     /// What was known when each step was done.
     done: Vec<Clock>,
     edges: Vec<Edge>,
+    /// Steps of the second run with the host's steps of the first that they stay behind.
+    orders: Vec<(u32, u32)>,
+    /// What the host knew at its last step in this run.
+    host: Clock,
     /// What the step being walked waits for.
     wanted: Vec<Use>,
 }
@@ -113,15 +133,28 @@ impl<'a> Walk<'a> {
             known: vec![Clock::from_elem(0, lanes); lanes],
             done: Vec::with_capacity(steps),
             edges: Vec::new(),
+            orders: Vec::new(),
+            host: Clock::from_elem(0, lanes),
             wanted: Vec::new(),
         }
+    }
+
+    fn over(plan: &'a Plan, first: &[Step], second: Option<&[Step]>) -> Self {
+        let mut walk = Self::new(plan, first.len() + second.map_or(0, <[Step]>::len));
+        for (index, step) in first.iter().enumerate() {
+            walk.step(index, step, 0);
+        }
+        walk.host.fill(0);
+        for (index, step) in second.into_iter().flatten().enumerate() {
+            walk.step(first.len() + index, step, 1);
+        }
+        walk
     }
 
     fn step(&mut self, index: usize, step: &Step, slot: u32) {
         let (backend, queue) = queue_of(self.plan, step);
         let lane = lane(self.plan, backend, queue);
-        let host = self.known[HOST].clone();
-        merge(&mut self.known[lane], &host);
+        merge(&mut self.known[lane], &self.host);
         self.wanted.clear();
         let by = Use { lane, step: index_u32(index) + 1 };
         match step {
@@ -138,6 +171,9 @@ impl<'a> Walk<'a> {
         self.add_edges(by);
         self.known[lane][lane] = by.step;
         self.done.push(self.known[lane].clone());
+        if lane == HOST {
+            self.host.clone_from(&self.known[HOST]);
+        }
     }
 
     fn nodes(&mut self, split: &PlanSplit, slot: u32, by: Use) {
@@ -159,8 +195,7 @@ impl<'a> Walk<'a> {
         let Some(memory) = memories.get_mut(tensor.memory.0 as usize) else { return };
         let known = &known[by.lane];
         let mut want = |other: Use| {
-            // The host is done with all that it did before.
-            if other.lane != by.lane && other.lane != HOST && known[other.lane] < other.step {
+            if other.lane != by.lane && known[other.lane] < other.step {
                 wanted.push(other);
             }
         };
@@ -193,7 +228,12 @@ impl<'a> Walk<'a> {
             if self.known[by.lane][other.lane] >= other.step {
                 continue;
             }
-            self.edges.push(Edge { to: by.step - 1, from: other.step - 1, previous: false });
+            if other.lane == HOST {
+                // Within a run it is known; the host records no events.
+                self.orders.push((by.step - 1, other.step - 1));
+            } else {
+                self.edges.push(Edge { to: by.step - 1, from: other.step - 1, previous: false });
+            }
             let done = self.done[other.step as usize - 1].clone();
             merge(&mut self.known[by.lane], &done);
         }

@@ -182,6 +182,10 @@ pub struct Program {
     pub prepared: Vec<Box<dyn PreparedSplit>>,
     /// How many events a run records.
     pub events: u32,
+    /// Per step, how many steps of the run before it, if that is still under way, must have been submitted: all those of the same
+    /// queue, since queues are in order and runs are too, and what the host does to the same bytes. Empty where runs are never
+    /// under way together.
+    pub behind: Vec<u32>,
 }
 
 /// A finished plan: immutable, shared by graphs that are planned alike, run by [`crate::compute`].
@@ -320,6 +324,15 @@ impl Plan {
         }
     }
 
+    /// Finds anew which steps of a run stay behind which of the run before, after steps were added or removed by hand.
+    pub fn index_steps(&mut self) {
+        let [first, second, ..] = &self.programs[..] else { return };
+        let behind = edges::behind(self, &first.steps, &second.steps);
+        for program in &mut self.programs {
+            program.behind.clone_from(&behind);
+        }
+    }
+
     /// `NAME`, or `BACKEND#NAME#SLOT` for copies and further slots.
     #[must_use]
     pub fn allocation_name(&self, allocation: &Allocation) -> Arc<str> {
@@ -338,7 +351,7 @@ impl Plan {
     /// Bytes of the plan itself, without what its backends keep for its prepared splits.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
-        let steps: usize = self.programs.iter().map(|p| size_of_val(&*p.steps) + size_of_val(&*p.prepared)).sum();
+        let steps: usize = self.programs.iter().map(|p| size_of_val(&*p.steps) + size_of_val(&*p.prepared) + size_of_val(&*p.behind)).sum();
         size_of::<Self>()
             + self.table.size_bytes()
             + size_of_val(&*self.flags)

@@ -45,10 +45,12 @@ impl<'a> Pair<'a> {
     ) {
         for (step, what) in program.steps.iter().enumerate() {
             let at = before + step;
+            let behind = program.behind.get(step).filter(|_| before > 0).map_or(0, |&behind| behind as usize);
             match what {
                 Step::Copy { copy, split, from, to, .. } => {
                     let backend = self.plan.splits[*split as usize].backend;
                     let queue = self.clocks.queue(backend, QueueKind::Copy).unwrap_or(backend);
+                    self.clocks.stay_behind(queue, behind);
                     let name = Arc::clone(&self.plan.table.names[self.plan.copies[*copy as usize].source as usize]);
                     self.touch(&name, from, false, (queue, at));
                     self.touch(&name, to, true, (queue, at));
@@ -56,6 +58,7 @@ impl<'a> Pair<'a> {
                 }
                 Step::Launch { split } => {
                     let backend = self.plan.splits[*split as usize].backend;
+                    self.clocks.stay_behind(backend, behind);
                     let view = given(u32::try_from(slot).unwrap_or(0), *split as usize);
                     for node in (0..view.len()).map(|index| view.node(index)) {
                         node.operands.iter().for_each(|operand| self.touch(&node.name, operand, false, (backend, at)));
@@ -77,8 +80,9 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// What a synchronous backend has done is over for everybody.
+    /// Submits a step; what a synchronous backend has done is over for everybody in the run.
     fn finish(&mut self, backend: u32, queue: u32, step: usize) {
+        self.clocks.submit(queue, step);
         if !self.plan.backends[backend as usize].handle.capabilities().asynchronous {
             self.clocks.finish(queue, step);
         }

@@ -19,6 +19,12 @@ pub(super) struct Clocks {
     events: Vec<Recorded>,
     /// Those of the run before.
     previous: Vec<Recorded>,
+    /// What each queue knew at its last step.
+    used: Vec<Vec<Option<usize>>>,
+    /// The host's steps of this run, with what was known at their end.
+    finished: Vec<(usize, Vec<Option<usize>>)>,
+    /// The same of the run before.
+    finished_before: Vec<(usize, Vec<Option<usize>>)>,
 }
 
 impl Clocks {
@@ -33,6 +39,9 @@ impl Clocks {
             known: if idle { Vec::new() } else { vec![vec![None; 2 * backends]; 2 * backends] },
             events: vec![None; program.events as usize],
             previous: Vec::new(),
+            used: if idle { Vec::new() } else { vec![vec![None; 2 * backends]; 2 * backends] },
+            finished: Vec::new(),
+            finished_before: Vec::new(),
         }
     }
 
@@ -47,9 +56,27 @@ impl Clocks {
         queue % u32::try_from(self.backends.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// Another run begins while this one goes on.
+    /// Another run begins while this one goes on: what the host learned in it counts only for the steps that it was there for.
     pub(super) fn next_run(&mut self, program: &Program) {
         self.previous = std::mem::replace(&mut self.events, vec![None; program.events as usize]);
+        self.finished_before = std::mem::take(&mut self.finished);
+        self.known.clone_from(&self.used);
+    }
+
+    /// A step stays behind the first few steps of the run before: what the host did there is done.
+    pub(super) fn stay_behind(&mut self, queue: u32, steps: usize) {
+        let known = self.finished_before.iter().rev().find(|(step, _)| *step < steps);
+        if let Some(((_, known), own)) = known.zip(self.known.get_mut(queue as usize)) {
+            merge(own, known);
+        }
+    }
+
+    /// A step of a queue was submitted.
+    pub(super) fn submit(&mut self, queue: u32, step: usize) {
+        if let Some((used, known)) = self.used.get_mut(queue as usize).zip(self.known.get(queue as usize)) {
+            used.clone_from(known);
+            used[queue as usize] = Some(step);
+        }
     }
 
     /// Marks a point of a queue; false for an event or a queue that does not exist.
@@ -91,6 +118,7 @@ impl Clocks {
         for other in &mut self.known {
             merge(other, &knows);
         }
+        self.finished.push((step, knows));
     }
 }
 

@@ -12,7 +12,7 @@ use entensor_components::{
     Capabilities, GraphTensors, MemoryHandle, MemoryKind, MemoryReport, OpDesc, PreparedSplit, Priority,
     SharedGeneration, SplitView, StoredIn, Support, TensorName, Usage,
 };
-use entensor_systems::{Arena, Backends, GraphPlan, GraphStatus, PlanCache, PlanError};
+use entensor_systems::{Arena, Backends, GraphPlan, GraphRuns, GraphStatus, PlanCache, PlanError};
 
 use crate::{
     engine::{Engine, GraphId, InputState},
@@ -263,8 +263,7 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// write no memory that outlives the device.
     pub(crate) fn take_rerun(&mut self, graph: GraphId) -> Option<KeptInputs> {
         let current = self.world().get::<GraphPlan>(graph.0)?;
-        let (plan, slots) = (&current.plan, current.plan.programs.len());
-        let slot = (current.slot as usize + slots - usize::from(slots > 1)) % slots;
+        let (plan, slot) = (&current.plan, self.world().get::<GraphRuns>(graph.0)?.last_slot());
         let changed = |(place, buffer): (usize, &Arc<entensor_components::DeviceBuffer>)| {
             plan.writes_existing(place) && self.is_there(buffer.backend())
         };
@@ -277,7 +276,7 @@ impl<W: BorrowMut<World>> Engine<W> {
             if desc.shape.is_empty() {
                 continue;
             }
-            let place = plan.locate(node, u32::try_from(slot).ok()?)?;
+            let place = plan.locate(node, slot)?;
             let buffer = plan.buffers.get(place.memory.0 as usize)?;
             let backend = &plan.backends[buffer.backend as usize].handle;
             if !self.is_there(backend) {

@@ -46,6 +46,8 @@ pub(crate) struct DeviceState {
 struct Host {
     thread: ThreadId,
     now_ns: u64,
+    /// Whether it has only polled in vain since it last did anything else.
+    is_polling: bool,
 }
 
 pub(crate) struct State {
@@ -167,7 +169,7 @@ impl State {
         let thread = thread::current().id();
         let found = self.hosts.iter().position(|host| host.thread == thread);
         let index = found.unwrap_or_else(|| {
-            self.hosts.push(Host { thread, now_ns: 0 });
+            self.hosts.push(Host { thread, now_ns: 0, is_polling: false });
             self.hosts.len() - 1
         });
         u32::try_from(index).unwrap_or(u32::MAX)
@@ -288,6 +290,7 @@ impl State {
             })
         });
         let submitted_ns = self.hosts[host as usize].now_ns;
+        self.hosts[host as usize].is_polling = false;
         self.queues[queue].last = Some(ticket);
         let job = Job { ticket, task, accesses, waits, after, submitted_ns, cost_ns, entry };
         self.queues[queue].jobs.push_back(job);
@@ -320,6 +323,7 @@ impl State {
                 outcome: Outcome::Ran,
             })
         });
+        self.hosts[host as usize].is_polling = false;
         let inner = Arc::clone(&self.devices[device as usize].inner);
         let result = self.call(device, Call::Run).and_then(|()| task.run(&inner));
         self.hosts[host as usize].now_ns = end_ns;
@@ -427,7 +431,8 @@ impl State {
         self.host_wait(ticket).map(|()| true)
     }
 
-    /// Looks at a ticket, and lets a few more things happen if it is not over.
+    /// Looks at a ticket, and lets a few more things happen if it is not over. That takes no time; but for a thread that does nothing
+    /// else than poll, time passes.
     pub(crate) fn poll(&mut self, ticket: u64) -> Result<bool, BackendError> {
         if self.state_of(ticket).is_some_and(|state| state.cancelled) {
             return Err(BackendError::Cancelled);
@@ -437,7 +442,20 @@ impl State {
                 self.run_one();
             }
         }
-        if self.is_queued(ticket) { Ok(false) } else { self.host_wait(ticket).map(|()| true) }
+        let host = self.host() as usize;
+        let end_ns = self.state_of(ticket).filter(|state| state.result.is_some()).map(|state| state.end_ns);
+        let now_ns = self.hosts[host].now_ns;
+        if let Some(end_ns) = end_ns
+            && self.hosts[host].is_polling
+        {
+            self.hosts[host].now_ns = now_ns.max(now_ns.midpoint(end_ns) + 1).min(end_ns.max(now_ns));
+        }
+        if end_ns.is_some_and(|end_ns| end_ns <= self.hosts[host].now_ns) {
+            self.hosts[host].is_polling = false;
+            return self.host_wait(ticket).map(|()| true);
+        }
+        self.hosts[host].is_polling = true;
+        Ok(false)
     }
 
     /// Takes work back that has not run, with the pieces before it.

@@ -41,6 +41,7 @@ struct Runs {
     flight: VecDeque<Run>,
     /// How many there were: the last one's number.
     last: u64,
+    last_slot: u32,
     failed: VecDeque<(u64, PlanError)>,
     /// Which run's results each slot holds.
     results: Vec<Option<u64>>,
@@ -78,6 +79,7 @@ impl GraphRuns {
         let mut runs = self.lock();
         runs.free_slot(plan, slot);
         runs.last += 1;
+        runs.last_slot = slot;
         let number = runs.last;
         let (mut own_memory, mut own_existing) = runs.spare.pop().unwrap_or_default();
         own_memory.extend_from_slice(memory);
@@ -160,6 +162,12 @@ impl GraphRuns {
     #[must_use]
     pub fn last(&self) -> u64 {
         self.lock().last
+    }
+
+    /// The slot of the last run.
+    #[must_use]
+    pub fn last_slot(&self) -> u32 {
+        self.lock().last_slot
     }
 
     /// The slot that still holds a finished run's results.

@@ -2,7 +2,8 @@
 //!
 //! Reads: splits, copies, node columns, backends. Writes: `Live`.
 //! Invariants: steps are the submission order: the copies of a split, then its nodes. Inputs live throughout; outputs (and the
-//! roots they view) live from their first write to the end; everything else from its first to its last use. A result is
+//! roots they view) live from their first write to the end; everything else from its first to its last use; with several slots,
+//! what each has of its own lives throughout. A result is
 //! computed in place only over an operand of the same description that nobody reads afterwards (`take_over.rs`).
 //! Cost: linear in nodes × operands, three sweeps over dense columns, no hashing; copies are found through a list per source.
 //! Nothing is allocated when a graph of no more nodes is planned again. Source: DESIGN "liveness / allocate"; ggml-alloc

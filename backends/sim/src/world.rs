@@ -33,6 +33,8 @@ pub(crate) struct Queue {
     last: Option<u64>,
     /// Queues of higher rank run earlier, mostly.
     rank: u64,
+    /// Work that has run, and of which the host does not know it yet.
+    unseen: VecDeque<(u64, Vec<Access>)>,
 }
 
 pub(crate) struct DeviceState {
@@ -159,7 +161,8 @@ impl SimWorld {
 impl State {
     fn add_queue(&mut self, device: u32, kind: QueueKind) -> usize {
         let rank = self.random.next();
-        let queue = Queue { device, kind, jobs: VecDeque::new(), waits: Vec::new(), free_ns: 0, last: None, rank };
+        let (jobs, unseen) = (VecDeque::new(), VecDeque::new());
+        let queue = Queue { device, kind, jobs, waits: Vec::new(), free_ns: 0, last: None, rank, unseen };
         self.queues.push(queue);
         self.queues.len() - 1
     }
@@ -375,6 +378,7 @@ impl State {
                 _ => {}
             }
         }
+        self.queues[queue].unseen.push_back((job.ticket, job.accesses.clone()));
         let state = self.state_of(job.ticket);
         let cancelled = state.is_some_and(|state| state.cancelled).then_some(BackendError::Cancelled);
         if let Some(error) = cancelled.or(failed) {
@@ -412,10 +416,17 @@ impl State {
         let host = self.host();
         self.log(|| TimelineEntry::HostWait { host, ticket });
         let Some(state) = self.state_of(ticket) else { return Ok(()) };
+        let device = state.device;
         let (end_ns, result) = (state.end_ns, state.result.clone().unwrap_or(Ok(())));
         let cancelled = state.cancelled;
         let now_ns = &mut self.hosts[host as usize].now_ns;
         *now_ns = (*now_ns).max(end_ns);
+        for queue in self.queues.iter_mut().filter(|queue| queue.device == device) {
+            // Of its own queue all before it is over too.
+            if let Some(at) = queue.unseen.iter().position(|(seen, _)| *seen == ticket) {
+                queue.unseen.drain(..=at);
+            }
+        }
         if cancelled && result.is_ok() { Err(BackendError::Cancelled) } else { result }
     }
 
@@ -437,7 +448,7 @@ impl State {
         if self.state_of(ticket).is_some_and(|state| state.cancelled) {
             return Err(BackendError::Cancelled);
         }
-        for _ in 0..=self.random.below(2) {
+        for _ in 0..self.random.below(3) {
             if self.is_queued(ticket) {
                 self.run_one();
             }
@@ -487,8 +498,14 @@ impl State {
                 && other.bytes.start < access.bytes.end
                 && access.bytes.start < other.bytes.end
         };
-        let jobs = self.queues.iter().flat_map(|queue| &queue.jobs);
-        let tickets: Vec<u64> = jobs.filter(|job| job.accesses.iter().any(meets)).map(|job| job.ticket).collect();
+        // The last one of each queue: it is over after all before it.
+        let last = |queue: &Queue| {
+            let waiting = queue.jobs.iter().map(|job| (job.ticket, &job.accesses));
+            let ran = queue.unseen.iter().map(|(ticket, accesses)| (*ticket, accesses));
+            let found = waiting.rev().chain(ran.rev()).find(|(_, accesses)| accesses.iter().any(meets));
+            found.map(|(ticket, _)| ticket)
+        };
+        let tickets: Vec<u64> = self.queues.iter().filter_map(last).collect();
         for ticket in tickets {
             let _ = self.host_wait(ticket);
         }

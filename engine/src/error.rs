@@ -246,6 +246,19 @@ fn violation_list(violations: &[Violation]) -> String {
 }
 
 impl EngineError {
+    /// Whether a device is lost, wherever that was noticed. [`crate::Engine::check_devices`] goes on without it, if that is not done
+    /// already.
+    #[must_use]
+    pub fn is_device_lost(&self) -> bool {
+        let lost = |source: &BackendError| matches!(source, BackendError::DeviceLost { .. });
+        match self {
+            Self::DeviceLost { .. } => true,
+            Self::Backend { source, .. } => lost(source),
+            Self::Plan { error, .. } => error.reported().is_some_and(lost),
+            _ => false,
+        }
+    }
+
     /// A word that tools match on: a plan error's own kind, else the variant's name.
     #[must_use]
     pub fn kind(&self) -> &'static str {

@@ -88,7 +88,7 @@ impl GraphRuns {
         let (memory, existing) = (own_memory, own_existing);
         runs.flight.push_back(Run { number, plan: Arc::clone(plan), memory, existing, slot, state });
         runs.advance(number, limit);
-        runs.retire(Mode::Try, number, &RunLimit::NONE);
+        runs.retire(Mode::Submit, number, &RunLimit::NONE);
         match runs.outcome(number) {
             Some(Err(error)) => Err(error),
             _ => Ok(number),

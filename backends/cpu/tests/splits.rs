@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use common::{contents, cpu, floats, memory, node};
 use entensor_components::{
-    Backend, Cursor, DType, MemorySlot, NodeDesc, Op, Progress, RunLimit, Shape, SplitDesc, Strides, TensorDesc, TensorRef,
+    Backend, Cursor, DType, MemorySlot, NodeDesc, Op, Progress, RunLimit, Shape, SplitDesc, Strides, TensorDesc,
+    TensorRef,
 };
 use entensor_oracle::OracleBackend;
 use proptest::prelude::*;

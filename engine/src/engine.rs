@@ -38,6 +38,8 @@ pub(crate) struct InputState {
     pub(crate) written: Vec<bool>,
     /// The slot of the last run, while its outputs are still there.
     pub(crate) ran_slot: Option<u32>,
+    /// A run that goes on with the next call.
+    pub(crate) paused: Option<crate::limits::PausedRun>,
 }
 
 /// On a graph: the builder that made it, since only that one's tensors are its own.

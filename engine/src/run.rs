@@ -195,6 +195,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         // Until the run is over its outputs are neither the old ones nor the new ones.
         if let Some(mut state) = world.get_mut::<InputState>(graph.0) {
             state.ran_slot = None;
+            state.paused = None;
         }
         world.insert_resource(Planning(graph.0));
         *world.resource_mut::<PlanStatus>() = PlanStatus::Computing;
@@ -210,7 +211,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         Ok(())
     }
 
-    fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {
+    pub(crate) fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {
         let (plan, state) = (self.world().get::<GraphPlan>(graph.0), self.world().get::<InputState>(graph.0));
         let (Some(plan), Some(state)) = (plan, state) else { return Err(EngineError::UnknownGraph) };
         let plan = &plan.plan;

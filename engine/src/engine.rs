@@ -36,6 +36,8 @@ pub struct TensorId {
 pub(crate) struct InputState {
     /// Per plan node, whether what it holds for the next run was written by the user.
     pub(crate) written: Vec<bool>,
+    /// A run that goes on with the next call.
+    pub(crate) paused: Option<crate::limits::PausedRun>,
 }
 
 /// On a graph: the builder that made it, since only that one's tensors are its own.

@@ -227,8 +227,8 @@ pub enum EngineError {
         /// The backend that it was on.
         backend: Arc<str>,
     },
-    /// The run was cancelled.
-    #[error("graph `{graph}`: the run was cancelled; it has no results, run it again")]
+    /// A run was cancelled, or could not go on after a pause.
+    #[error("the run of graph `{graph}` was cancelled; its outputs are gone, and the next run starts over")]
     Cancelled {
         /// The graph.
         graph: Arc<str>,

@@ -132,6 +132,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         if !self.world().get::<TensorFlags>(target.entity).is_some_and(|flags| flags.input) {
             return Err(EngineError::NotWritable { tensor: target.name });
         }
+        self.abandon(graph);
         self.plan(graph)?;
         self.hold_arena(graph)?;
         self.settle_slot(graph);
@@ -177,6 +178,9 @@ impl<W: BorrowMut<World>> Engine<W> {
         let (plan, runs) = (self.world().get::<GraphPlan>(graph.0), self.world().get::<GraphRuns>(graph.0));
         let gone = || EngineError::OutputGone { graph: self.graph_name(graph), tensor: Arc::clone(&target.name) };
         let (Some(plan), Some(runs)) = (plan, runs) else { return Err(gone()) };
+        if self.is_paused(graph) && run.number == runs.last() {
+            return Err(gone());
+        }
         // What it failed with is for whoever asks for the run: it has no results.
         if runs.in_flight() > 0 {
             let _ = runs.wait(run.number, &RunLimit::NONE);

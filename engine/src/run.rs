@@ -12,7 +12,6 @@ use entensor_systems::{
 use crate::{
     engine::{Engine, GraphId, InputState},
     error::EngineError,
-    runs::RunId,
     setup::VerifyPlans,
 };
 
@@ -68,7 +67,7 @@ impl<W: BorrowMut<World>> Engine<W> {
             Some(_) => PlanReason::Salt,
         };
         self.check_state(graph)?;
-        // Runs under way keep their memory until they are over.
+        // Runs under way keep their memory until they are over; one that is paused may go on with the same plan.
         self.settle_arena(graph);
         let world = self.world_mut();
         let old = world.get::<GraphPlan>(graph.0).map(|g| (Arc::as_ptr(&g.plan), g.arena_epoch));
@@ -192,6 +191,7 @@ impl<W: BorrowMut<World>> Engine<W> {
             return Ok(());
         }
         self.settle_arena(graph);
+        self.abandon_in_arena(graph);
         let world = self.world_mut();
         let bound = if rebind { publish::rebind(world, graph.0) } else { Ok(()) };
         if let Some(mut state) = world.get_mut::<InputState>(graph.0) {
@@ -218,10 +218,11 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// Planning errors, an input that was not written, or what a backend reports; [`EngineError::DeviceLost`].
     pub fn run(&mut self, graph: GraphId) -> Result<(), EngineError> {
         let count = |engine: &Self| engine.world().get::<GraphRuns>(graph.0).map_or(0, GraphRuns::last);
+        self.abandon(graph);
         // Each round loses a device, so there are no more rounds than devices.
         loop {
             let before = count(self);
-            let lost = match self.run_once(graph, &RunLimit::NONE) {
+            let lost = match self.run_once(graph) {
                 Err(error @ EngineError::DeviceLost { recovered: true, .. }) => error,
                 other => return other.map(drop),
             };
@@ -231,22 +232,9 @@ impl<W: BorrowMut<World>> Engine<W> {
         }
     }
 
-    /// The same under a limit: false when the deadline passed first. The run is under way then: [`Self::run_until`] again goes on
-    /// with it. The token ends it, within what the backends need to notice.
-    ///
-    /// # Errors
-    /// As [`Self::run`]; [`EngineError::Cancelled`].
-    pub fn run_until(&mut self, graph: GraphId, limit: &RunLimit<'_>) -> Result<bool, EngineError> {
-        let under_way = self.world().get::<GraphRuns>(graph.0).filter(|runs| runs.in_flight() > 0);
-        match under_way.map(GraphRuns::last) {
-            Some(number) => self.finish(RunId { graph, number }, limit),
-            None => self.run_once(graph, limit),
-        }
-    }
-
-    fn run_once(&mut self, graph: GraphId, limit: &RunLimit<'_>) -> Result<bool, EngineError> {
-        let run = self.submit(graph, limit)?;
-        self.finish(run, limit)
+    fn run_once(&mut self, graph: GraphId) -> Result<bool, EngineError> {
+        let run = self.submit(graph, &RunLimit::NONE)?;
+        self.finish(run, &RunLimit::NONE)
     }
 
     pub(crate) fn check_runnable(&mut self, graph: GraphId) -> Result<(), EngineError> {
@@ -257,7 +245,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         self.check_inputs(graph)
     }
 
-    fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {
+    pub(crate) fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {
         let (plan, state) = (self.world().get::<GraphPlan>(graph.0), self.world().get::<InputState>(graph.0));
         let (Some(plan), Some(state)) = (plan, state) else { return Err(EngineError::UnknownGraph) };
         let plan = &plan.plan;

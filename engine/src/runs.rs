@@ -64,6 +64,7 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn run_async(&mut self, graph: GraphId) -> Result<RunId, EngineError> {
+        self.abandon(graph);
         self.submit(graph, &RunLimit::NONE)
     }
 
@@ -84,7 +85,10 @@ impl<W: BorrowMut<World>> Engine<W> {
         ran?;
         if let Err(error) = self.take_failure(graph) {
             return Err(match error {
-                EngineError::Plan { error, .. } => self.run_failed(graph, *error),
+                EngineError::Plan { error, .. } => {
+                    let number = self.world().get::<GraphRuns>(graph.0).map_or(0, GraphRuns::last);
+                    self.run_failed(RunId { graph, number }, *error)
+                }
                 other => other,
             });
         }
@@ -112,7 +116,7 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// What the run failed with; [`EngineError::UnknownRun`].
     pub fn poll(&mut self, run: RunId) -> Result<bool, EngineError> {
         let polled = self.runs_of(run)?.poll(run.number, &RunLimit::NONE);
-        polled.map_err(|error| self.run_failed(run.graph, error))
+        polled.map_err(|error| self.run_failed(run, error))
     }
 
     /// Blocks until a run and all runs of its graph before it are over.
@@ -135,7 +139,7 @@ impl<W: BorrowMut<World>> Engine<W> {
 
     pub(crate) fn finish(&mut self, run: RunId, limit: &RunLimit<'_>) -> Result<bool, EngineError> {
         let waited = self.runs_of(run)?.wait(run.number, limit);
-        waited.map_err(|error| self.run_failed(run.graph, error))
+        waited.map_err(|error| self.run_failed(run, error))
     }
 
     /// Ends a run: what has not begun is taken back, what has begun is waited for. It has no results, and asking for it
@@ -159,8 +163,7 @@ impl<W: BorrowMut<World>> Engine<W> {
             let Some(runs) = self.world().get::<GraphRuns>(graph.0) else { continue };
             runs.wait_all();
             let (number, last) = (runs.last(), runs.poll(runs.last(), &RunLimit::NONE));
-            debug_assert!(number > 0, "it was under way");
-            if let Err(error) = last.map_err(|error| self.run_failed(graph, error)) {
+            if let Err(error) = last.map_err(|error| self.run_failed(RunId { graph, number }, error)) {
                 result = result.and(Err(error));
             }
         }
@@ -173,6 +176,7 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// # Errors
     /// [`EngineError::UnknownGraph`].
     pub fn reset(&mut self, graph: GraphId) -> Result<(), EngineError> {
+        self.abandon(graph);
         if let Some(runs) = self.world().get::<GraphRuns>(graph.0) {
             runs.wait_all();
         }
@@ -199,8 +203,11 @@ impl<W: BorrowMut<World>> Engine<W> {
     }
 
     /// Notes why a run failed, and goes on without devices that are lost.
-    pub(crate) fn run_failed(&mut self, graph: GraphId, error: PlanError) -> EngineError {
-        let name = self.graph_name(graph);
+    pub(crate) fn run_failed(&mut self, run: RunId, error: PlanError) -> EngineError {
+        let (graph, name) = (run.graph, self.graph_name(run.graph));
+        if self.forget_pause(graph).is_some() {
+            self.take_slot_back(run);
+        }
         match error.reported() {
             Some(BackendError::Cancelled) => {
                 if let Some(mut status) = self.world_mut().get_mut::<GraphStatus>(graph.0) {
@@ -232,15 +239,28 @@ impl<W: BorrowMut<World>> Engine<W> {
         self.flight().for_each(|(_, runs)| runs.wait_all());
     }
 
-    /// Waits for runs in the graph's arena: its own, and those of graphs that share it.
-    pub(crate) fn settle_arena(&self, graph: GraphId) {
+    /// Whether a graph with runs under way uses the same arena as this one, or is this one.
+    fn shares_arena(&self, graph: GraphId, other: Entity) -> bool {
         let world = self.world();
         let planned = world.get::<GraphPlan>(graph.0).map(|plan| plan.arena);
         let arena = planned.or_else(|| world.get::<UsesArena>(graph.0).map(|uses| uses.0));
-        for (other, runs) in self.flight() {
-            let shares = world.get::<GraphPlan>(other).is_some_and(|plan| Some(plan.arena) == arena);
-            if other == graph.0 || shares {
-                runs.wait_all();
+        other == graph.0 || world.get::<GraphPlan>(other).is_some_and(|plan| Some(plan.arena) == arena)
+    }
+
+    /// Waits for runs in the graph's arena: its own, and those of graphs that share it. Those that are paused stay so.
+    pub(crate) fn settle_arena(&self, graph: GraphId) {
+        let in_arena = |other: &Entity| self.shares_arena(graph, *other) && !self.is_paused(GraphId(*other));
+        self.flight().filter(|(other, _)| in_arena(other)).for_each(|(_, runs)| runs.wait_all());
+    }
+
+    /// Ends paused runs in the graph's arena: another one gets its memory.
+    pub(crate) fn abandon_in_arena(&mut self, graph: GraphId) {
+        let is_theirs = |other: &Entity| self.shares_arena(graph, *other) && self.is_paused(GraphId(*other));
+        let paused: Vec<Entity> = self.flight().map(|(other, _)| other).filter(is_theirs).collect();
+        for other in paused {
+            // Its graph learns of it when it goes on.
+            if let Some(runs) = self.world().get::<GraphRuns>(other) {
+                runs.cancel(runs.last());
             }
         }
     }

@@ -6,7 +6,9 @@
 use std::borrow::BorrowMut;
 
 use bevy_ecs::prelude::World;
-use entensor::{ArenaId, BackendIndex, BufferId, DType, Engine, EngineError, GraphBuilder, GraphId, Usage};
+use entensor::{
+    ArenaId, BackendIndex, BufferId, CancelToken, DType, Engine, EngineError, GraphBuilder, GraphId, RunLimit, Usage,
+};
 use half::f16;
 
 use crate::{
@@ -83,6 +85,7 @@ pub struct Session {
     position: u32,
     inputs: StepInputs,
     logits: Vec<f32>,
+    cancel: Option<CancelToken>,
 }
 
 impl Session {
@@ -131,7 +134,16 @@ impl Session {
             position: 0,
             inputs: StepInputs::default(),
             logits: Vec::new(),
+            cancel: None,
         })
+    }
+
+    /// Lets whoever holds the token end a feed that is under way, from any thread, within about a millisecond on the CPU. A feed that was
+    /// ended reports [`EngineError::Cancelled`](entensor::EngineError::Cancelled), as do those behind it until the session gets another
+    /// token, or none. Whole micro-batches stay in the conversation, and [`Session::position`] says how many tokens that are; of the
+    /// one that was cancelled nothing does. So the caller can feed the rest, or [`Session::truncate`] what was kept.
+    pub fn set_cancel_token(&mut self, token: Option<CancelToken>) {
+        self.cancel = token;
     }
 
     /// Tokens in the conversation so far.
@@ -164,7 +176,7 @@ impl Session {
     ///
     /// # Errors
     /// No tokens, more than fit into the context, an id outside the vocabulary; or what the engine reports. After an error
-    /// the conversation is as it was before the micro-batch that failed. When a device is lost and another backend can do its work, the
+    /// the conversation is as it was before the micro-batch that failed, or that was cancelled. When a device is lost and another backend can do its work, the
     /// micro-batch is run again there; if the cache was on the device and had no shadow, that is
     /// [`entensor::EngineError::StateLost`].
     pub fn feed<W: BorrowMut<World>>(
@@ -354,7 +366,11 @@ impl Session {
             inputs.wanted.extend((shape.tokens - shape.outputs..shape.tokens).map(as_i32));
             engine.write(*graph, wanted, &inputs.wanted)?;
         }
-        engine.run(*graph)?;
+        match &self.cancel {
+            None => engine.run(*graph)?,
+            // Without a deadline there is no pause.
+            cancel => drop(engine.run_until(*graph, &RunLimit { deadline: None, cancel: cancel.as_ref() })?),
+        }
         Ok(())
     }
 

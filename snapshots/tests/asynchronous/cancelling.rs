@@ -1,6 +1,6 @@
 //! Runs that are ended early.
 
-use entensor::{DType, EngineError, GraphBuilder, components::CancelToken};
+use entensor::{CancelToken, DType, EngineError, GraphBuilder, RunProgress};
 use entensor_components::{
     Backend, BackendError, Cursor, MemorySlot, NodeDesc, Op, Progress, RunLimit, Shape, SplitDesc, TensorDesc,
     TensorRef, Ticket, Usage,
@@ -107,7 +107,10 @@ fn a_token_ends_a_run() {
     assert!(matches!(error, Err(EngineError::Cancelled { .. })), "{error:?}");
     let token = CancelToken::new();
     chain.write(&mut engine, 1).expect("inputs");
-    assert_eq!(engine.run_until(chain.graph, &RunLimit { cancel: Some(&token), deadline: None }), Ok(true));
+    assert_eq!(
+        engine.run_until(chain.graph, &RunLimit { cancel: Some(&token), deadline: None }),
+        Ok(RunProgress::Done)
+    );
     assert_eq!(chain.compute(&mut engine, 2), Ok(expected.of(2)));
     machine.assert_no_race(1);
 }

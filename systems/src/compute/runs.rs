@@ -87,7 +87,7 @@ impl GraphRuns {
         let state = RunState::start(plan, slot);
         let (memory, existing) = (own_memory, own_existing);
         runs.flight.push_back(Run { number, plan: Arc::clone(plan), memory, existing, slot, state });
-        runs.advance(number, limit);
+        runs.advance(0, number, limit);
         runs.retire(Mode::Submit, number, &RunLimit::NONE);
         match runs.outcome(number) {
             Some(Err(error)) => Err(error),
@@ -102,7 +102,7 @@ impl GraphRuns {
     /// What the run failed with, as long as that is kept: for the last few runs that failed.
     pub fn poll(&self, number: u64, limit: &RunLimit<'_>) -> Result<bool, PlanError> {
         let mut runs = self.lock();
-        runs.advance(number, limit);
+        runs.advance(0, number, limit);
         runs.retire(Mode::Try, number, &RunLimit::NONE);
         runs.outcome(number).unwrap_or(Ok(false))
     }
@@ -150,6 +150,12 @@ impl GraphRuns {
         run.abandon();
         runs.fail(number, error);
         true
+    }
+
+    /// Whether it is known that a run failed.
+    #[must_use]
+    pub fn is_failed(&self, number: u64) -> bool {
+        self.lock().failed.iter().any(|(failed, _)| *failed == number)
     }
 
     /// How many runs are under way.
@@ -208,9 +214,9 @@ impl Runs {
         self.failed.push_back((number, error));
     }
 
-    /// Goes on with every run, oldest first, one staying behind the other. The limit is for the run of this number.
-    fn advance(&mut self, number: u64, limit: &RunLimit<'_>) {
-        let mut at = 0;
+    /// Goes on with every run from one on, oldest first, one staying behind the other. The limit is for the run of this number.
+    fn advance(&mut self, first: usize, number: u64, limit: &RunLimit<'_>) {
+        let mut at = first;
         while at < self.flight.len() {
             let (before, rest) = self.flight.make_contiguous().split_at_mut(at);
             let run = &mut rest[0];
@@ -269,7 +275,7 @@ impl Runs {
             let own = if is_asked { limit } else { &RunLimit::NONE };
             // The oldest may wait for devices; the others follow it as far as they can.
             match oldest.state.advance(&oldest.plan, &oldest.memory, oldest.slot, None, Mode::Wait, own) {
-                Ok(_) => self.advance(number, limit),
+                Ok(_) => self.advance(1, number, limit),
                 Err(error) => {
                     self.drop_failed(0, error);
                     continue;

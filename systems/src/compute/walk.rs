@@ -88,7 +88,12 @@ impl RunState {
         limit: &RunLimit<'_>,
     ) -> Result<bool, PlanError> {
         let program = &plan.programs[slot as usize % plan.programs.len()];
+        // A copy was made, or a split run or submitted: every call does something, however short its time.
+        let mut worked = false;
         while let Some(step) = program.steps.get(self.next) {
+            if worked && limit.is_over() {
+                return Ok(false);
+            }
             let behind = program.behind.get(self.next).map_or(program.steps.len(), |&behind| behind as usize);
             if previous.is_some_and(|previous| previous.next < behind) {
                 return Ok(false);
@@ -154,6 +159,7 @@ impl RunState {
                 }
             };
             result.map_err(|source| failed(plan, self.next, step, source))?;
+            worked |= matches!(step, Step::Copy { .. } | Step::Launch { .. });
             self.next += 1;
         }
         Ok(true)
@@ -229,7 +235,8 @@ fn reached(of: &dyn Backend, ticket: Ticket, mode: Mode, limit: &RunLimit<'_>) -
     }
     loop {
         let left = limit.deadline.map_or(LOOK_EVERY, |end| end.saturating_duration_since(Instant::now()));
-        if of.wait_for(ticket, Some(left.min(LOOK_EVERY)))? {
+        let done = if left.is_zero() { of.poll(ticket)? } else { of.wait_for(ticket, Some(left.min(LOOK_EVERY)))? };
+        if done {
             return Ok(true);
         }
         if limit.is_cancelled() {

@@ -4,8 +4,8 @@ use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
 use entensor_components::{
-    BufferMemory, DType, DeviceBuffer, RunLimit, Shape, StoredIn, Strides, TensorDesc, TensorFlags, TensorName, TensorRef,
-    ViewSrc,
+    BufferMemory, DType, DeviceBuffer, RunLimit, Shape, StoredIn, Strides, TensorDesc, TensorFlags, TensorName,
+    TensorRef, ViewSrc,
 };
 use entensor_systems::{GraphPlan, GraphRuns, Plan};
 

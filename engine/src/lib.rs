@@ -38,8 +38,8 @@ pub use entensor_systems::{
 pub use error::{BuildError, EngineError};
 pub use io::Element;
 pub use limits::RunProgress;
-pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};
 pub use lost::{DeviceLost, LostDevice, LostState};
+pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};
 pub use run::Explanation;
 pub use runs::RunId;
 pub use setup::EngineBuilder;

@@ -8,7 +8,7 @@ use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
 use entensor_components::{
-    Backend, BackendError, BackendHandle, BackendIndex, BufferBundle, BufferKey, BufferMemory, BufferName,
+    Backend, BackendError, BackendHandle, BackendIndex, BackendName, BufferBundle, BufferKey, BufferMemory, BufferName,
     Capabilities, GraphTensors, MemoryHandle, MemoryKind, MemoryReport, OpDesc, PreparedSplit, Priority,
     SharedGeneration, SplitView, StoredIn, Support, TensorName, Usage,
 };
@@ -163,6 +163,13 @@ impl<W: BorrowMut<World>> Engine<W> {
             *status = GraphStatus::DeviceLost { backend: Arc::clone(&backend), reason: Arc::clone(&reason) };
         }
         EngineError::DeviceLost { graph: self.graph_name(graph), backend, reason, recovered }
+    }
+
+    /// Whether the engine goes on without the backend of this name already.
+    pub(crate) fn is_given_up(&mut self, name: &str) -> bool {
+        let world = self.world_mut();
+        let mut lost = world.query_filtered::<&BackendName, With<LostDevice>>();
+        lost.iter(world).any(|lost| &*lost.0 == name)
     }
 
     /// Goes on without a backend; false for the last one, without which there is no going on.

@@ -166,6 +166,12 @@ impl<W: BorrowMut<World>> Engine<W> {
     fn planning_failed(&mut self, graph: GraphId, error: EngineError) -> EngineError {
         match error {
             EngineError::Plan { graph: name, pass, error } => match error.reported() {
+                // A wish for what is gone stays an error.
+                Some(BackendError::DeviceLost { .. })
+                    if error.backend().is_some_and(|backend| self.is_given_up(backend)) =>
+                {
+                    EngineError::Plan { graph: name, pass, error }
+                }
                 Some(BackendError::DeviceLost { reason }) => {
                     let reason: Arc<str> = reason.as_str().into();
                     self.device_failed(graph, &error, reason)

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use entensor_components::{
-    Backend, BackendError, MemoryHandle, PreparedSplit, QueueKind, Readback, Ticket, Usage,
-    DType, MemorySlot, NodeDesc, Op, Shape, SplitDesc, TensorDesc, TensorRef,
+    Backend, BackendError, DType, MemoryHandle, MemorySlot, NodeDesc, Op, PreparedSplit, QueueKind, Readback, Shape,
+    SplitDesc, TensorDesc, TensorRef, Ticket, Usage,
 };
 use entensor_oracle::OracleBackend;
 use entensor_sim::{Call, Fault, Lane, RaceKind, SimBackend, SimConfig, SimWorld, Speed, check};
@@ -218,7 +218,8 @@ fn times_follow_from_speeds_and_order() {
         assert_eq!(world.now_ns(), 3500, "seed {seed}");
         assert_eq!(device.elapsed(upload, computed), Ok(Some(Duration::from_nanos(1500))), "seed {seed}");
         let timeline = world.timeline();
-        let compute: Vec<_> = timeline.ran(Lane::Queue(0, QueueKind::Compute)).map(|w| (w.start_ns, w.end_ns)).collect();
+        let compute: Vec<_> =
+            timeline.ran(Lane::Queue(0, QueueKind::Compute)).map(|w| (w.start_ns, w.end_ns)).collect();
         assert_eq!(compute, [(0, 0), (2000, 3500)], "seed {seed}");
     }
 }

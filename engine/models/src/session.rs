@@ -245,17 +245,18 @@ impl Session {
         tokens: &[u32],
         read: bool,
     ) -> Result<(), ModelError> {
-        loop {
+        // Each round is with a device less.
+        for _ in 0..engine.backends().len() {
             let lost = match self.try_piece(engine, model, shape, tokens, read) {
                 Err(ModelError::Engine(error)) if error.is_device_lost() => error,
                 other => return other,
             };
-            // Each round is with a device less.
             if let EngineError::DeviceLost { recovered: false, .. } = lost {
                 return Err(lost.into());
             }
             engine.check_devices()?;
         }
+        self.try_piece(engine, model, shape, tokens, read)
     }
 
     fn try_piece<W: BorrowMut<World>>(

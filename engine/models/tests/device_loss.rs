@@ -47,12 +47,15 @@ fn generation_goes_on_after_a_device_is_lost() {
             session.feed(&mut engine, &model, &[next]).unwrap_or_else(|error| panic!("case {}: {error}", case.name));
             on_device += u32::from(!device.is_lost());
         }
-        assert!(device.is_lost() && device.calls(Some(Call::Submit)) > 0, "case {}: it ran there until then", case.name);
+        assert!(
+            device.is_lost() && device.calls(Some(Call::Submit)) > 0,
+            "case {}: it ran there until then",
+            case.name
+        );
         assert_eq!(ids, case.generated_ids[..case.greedy_must_match], "case {}", case.name);
         say(&format!(
             "{}: {} tokens as recorded, {on_device} of them on the device",
-            case.name,
-            case.greedy_must_match
+            case.name, case.greedy_must_match
         ));
         checked += 1;
     }

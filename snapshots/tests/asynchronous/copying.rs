@@ -129,9 +129,11 @@ fn report_40_memory_that_grows_under_a_run() {
         let mut engine = machine.engine();
         let arena = engine.new_arena();
         let shapes = [4, 30].map(|nodes| ChainShape { seed, nodes, copies: 2 });
-        let chains = shapes.map(|shape| Chain::on(&mut engine, shape, |g| {
-            g.share_arena(arena);
-        }));
+        let chains = shapes.map(|shape| {
+            Chain::on(&mut engine, shape, |g| {
+                g.share_arena(arena);
+            })
+        });
         for (chain, shape) in chains.iter().zip(shapes) {
             let mut expected = Expected::new(shape);
             for round in 0..3 {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use bevy_ecs::prelude::{On, ResMut, Resource};
 use entensor::{
-    BackendIndex, DType, DeviceLost, Engine, EngineError, GraphBuilder, GraphId, ImportedBytes, LostDevice, LostState, Tensor,
-    TensorId, Usage,
+    BackendIndex, DType, DeviceLost, Engine, EngineError, GraphBuilder, GraphId, ImportedBytes, LostDevice, LostState,
+    Tensor, TensorId, Usage,
 };
 use entensor_components::{Backend, BackendError, Readback, Ticket};
 use entensor_sim::{Call, Fault, Pieces, SimBackend, SimConfig, Speed};
@@ -20,7 +20,9 @@ struct Heard(Vec<DeviceLost>);
 
 fn listen(engine: &mut Engine) {
     engine.world_mut().init_resource::<Heard>();
-    engine.world_mut().add_observer(|lost: On<'_, '_, DeviceLost>, mut heard: ResMut<'_, Heard>| heard.0.push(lost.event().clone()));
+    engine
+        .world_mut()
+        .add_observer(|lost: On<'_, '_, DeviceLost>, mut heard: ResMut<'_, Heard>| heard.0.push(lost.event().clone()));
 }
 
 /// A layer whose weights lie on the device, so that it runs there: `y = w·x`.
@@ -218,7 +220,8 @@ fn a_run_goes_on_where_another_backend_can() {
 /// A run that is not waited for fails with a typed error; the graph's status says so until it is planned again.
 #[test]
 fn a_loss_is_on_the_status_of_every_graph_that_used_the_device() {
-    let slow = SimConfig { compute: Speed { each_ns: 1000, ..Speed::default() }, ..SimConfig::device("device0", oracle()) };
+    let slow =
+        SimConfig { compute: Speed { each_ns: 1000, ..Speed::default() }, ..SimConfig::device("device0", oracle()) };
     let machine = Machine::new(5, [slow]);
     let mut engine = machine.engine();
     let layer = Layer::new(&mut engine, 1).expect("it fits");
@@ -394,7 +397,11 @@ fn report_45_a_submission_is_bounded_by_its_estimated_time() {
         let works = timeline.works().filter(|work| work.label.contains("step"));
         for work in works {
             let nodes = work.label.split(' ').count();
-            assert!(nodes == 1 || work.end_ns - work.start_ns <= LIMIT_NS, "seed {seed}: {} for {nodes}", work.end_ns - work.start_ns);
+            assert!(
+                nodes == 1 || work.end_ns - work.start_ns <= LIMIT_NS,
+                "seed {seed}: {} for {nodes}",
+                work.end_ns - work.start_ns
+            );
             several += u32::from(nodes > 1);
         }
         machine.assert_no_race(seed);
@@ -440,10 +447,12 @@ fn an_observer_sees_the_engine_as_it_goes_on() {
     let mut engine = machine.engine();
     let seen: Arc<Mutex<Vec<bool>>> = Arc::default();
     let note = Arc::clone(&seen);
-    engine.world_mut().add_observer(move |_: On<'_, '_, DeviceLost>, backends: bevy_ecs::prelude::Res<'_, entensor_systems::Backends>| {
-        let refuses = backends.0[0].create_buffer(4, Usage::Any).is_err();
-        note.lock().expect("nobody panicked").push(refuses);
-    });
+    engine.world_mut().add_observer(
+        move |_: On<'_, '_, DeviceLost>, backends: bevy_ecs::prelude::Res<'_, entensor_systems::Backends>| {
+            let refuses = backends.0[0].create_buffer(4, Usage::Any).is_err();
+            note.lock().expect("nobody panicked").push(refuses);
+        },
+    );
     machine.devices[0].lose("unplugged");
     engine.check_devices().expect("the host is there");
     assert_eq!(*seen.lock().expect("nobody panicked"), [true]);

@@ -95,7 +95,11 @@ pub(crate) struct ChainShape {
 }
 
 /// A chain with the nodes of its seed, each on one of `places` backends.
-pub(crate) fn chain(shape: ChainShape, places: u64, set: impl FnOnce(&mut GraphBuilder)) -> (GraphBuilder, [Tensor; 2], Tensor) {
+pub(crate) fn chain(
+    shape: ChainShape,
+    places: u64,
+    set: impl FnOnce(&mut GraphBuilder),
+) -> (GraphBuilder, [Tensor; 2], Tensor) {
     let mut random = Random::new(shape.seed);
     let mut g = GraphBuilder::new("chain");
     g.pipeline_copies(shape.copies);

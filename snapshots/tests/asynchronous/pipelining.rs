@@ -87,16 +87,24 @@ fn the_next_upload_happens_while_the_last_one_is_computed_with() {
     let timeline = run_all(&machine, 2);
     machine.assert_no_race(1);
     let uploads: Vec<_> = timeline.ran(Lane::Queue(0, QueueKind::Copy)).filter(|work| &*work.label == "copy").collect();
-    let computed: Vec<_> = timeline.ran(Lane::Queue(0, QueueKind::Compute)).filter(|work| &*work.label != "record").collect();
+    let computed: Vec<_> =
+        timeline.ran(Lane::Queue(0, QueueKind::Compute)).filter(|work| &*work.label != "record").collect();
     assert_eq!((uploads.len() as u64, computed.len() as u64), (RUNS, RUNS));
     for (upload, compute) in uploads[1..].iter().zip(&computed) {
         let meets = upload.start_ns < compute.end_ns && compute.start_ns < upload.end_ns;
-        assert!(meets, "upload {}..{}, computing {}..{}", upload.start_ns, upload.end_ns, compute.start_ns, compute.end_ns);
+        assert!(
+            meets,
+            "upload {}..{}, computing {}..{}",
+            upload.start_ns, upload.end_ns, compute.start_ns, compute.end_ns
+        );
     }
     for pair in uploads.windows(2) {
         assert_eq!(pair[0].end_ns, pair[1].start_ns, "the copy queue never rests");
     }
-    assert_eq!(timeline.overlap_ns(Lane::Queue(0, QueueKind::Copy), Lane::Queue(0, QueueKind::Compute)), (RUNS - 1) * 1000);
+    assert_eq!(
+        timeline.overlap_ns(Lane::Queue(0, QueueKind::Copy), Lane::Queue(0, QueueKind::Compute)),
+        (RUNS - 1) * 1000
+    );
 }
 
 /// Two devices one behind the other work at the same time, each on another run.

@@ -17,7 +17,7 @@ mod tools;
 
 mod reserve;
 
-/// The planner's reports: capacity, placement, memory and re-planning.
+/// The reports of planning and running: capacity, placement, memory, re-planning, asynchronous work, cancelling and lost devices.
 const REPORTS: std::ops::RangeInclusive<u32> = 1..=45;
 
 #[test]

@@ -43,10 +43,9 @@ pub fn compute(
 ) -> PassResult {
     let (mut graph, runs) = graphs.get_mut(planning.0).map_err(|_| PlanError::UnknownGraph)?;
     let slot = graph.slot;
-    let limit = limits.as_ref().map_or(RunLimit::NONE, |limits| RunLimit {
-        deadline: limits.deadline,
-        cancel: limits.cancel.as_ref(),
-    });
+    let limit = limits
+        .as_ref()
+        .map_or(RunLimit::NONE, |limits| RunLimit { deadline: limits.deadline, cancel: limits.cancel.as_ref() });
     runs.submit(&graph.plan, &graph.binding, &graph.existing, slot, &limit)?;
     let slots = crate::columns::index_u32(graph.plan.programs.len());
     graph.slot = (slot + 1) % slots.max(1);

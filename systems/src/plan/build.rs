@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use bevy_ecs::prelude::*;
 use entensor_components::PreparedSplit;
 
-use super::{edges, Allocation, Held, Plan, PlanBackend, PlanBuffer, PlanCopy, PlanExisting, PlanSplit, Program, Step};
+use super::{Allocation, Held, Plan, PlanBackend, PlanBuffer, PlanCopy, PlanExisting, PlanSplit, Program, Step, edges};
 use crate::{
     allocate::Allocated,
     columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, PlanSalt, Refusals, SupportMasks},

@@ -11,13 +11,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use entensor_components::{Backend, Cause, MemoryHandle, MemoryKind, PreparedSplit, QueueKind, TensorFlags, TensorRef, Usage};
+use entensor_components::{
+    Backend, Cause, MemoryHandle, MemoryKind, PreparedSplit, QueueKind, TensorFlags, TensorRef, Usage,
+};
 
 pub(crate) use build::build_plan;
 pub use node::PlanNode;
 
-use crate::compute::RunState;
 use crate::columns::{BackendMasks, ExistingBuffer, NodeMemory, NodeTable, Refusals, index_u32};
+use crate::compute::RunState;
 
 /// A backend of the plan.
 #[derive(Clone)]
@@ -351,7 +353,11 @@ impl Plan {
     /// Bytes of the plan itself, without what its backends keep for its prepared splits.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
-        let steps: usize = self.programs.iter().map(|p| size_of_val(&*p.steps) + size_of_val(&*p.prepared) + size_of_val(&*p.behind)).sum();
+        let steps: usize = self
+            .programs
+            .iter()
+            .map(|p| size_of_val(&*p.steps) + size_of_val(&*p.prepared) + size_of_val(&*p.behind))
+            .sum();
         size_of::<Self>()
             + self.table.size_bytes()
             + size_of_val(&*self.flags)

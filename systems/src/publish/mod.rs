@@ -17,8 +17,8 @@ pub use shown::unpublish;
 
 use crate::{
     cache::PlanCache,
-    compute::GraphRuns,
     columns::{NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning},
+    compute::GraphRuns,
     error::{LiveTensor, PlanError},
     fallback::{FellBack, PlannedCopies, fall_back},
     index::Gathered,

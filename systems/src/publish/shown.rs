@@ -10,8 +10,8 @@ use entensor_components::{
 
 use super::GraphPlan;
 use crate::{
-    compute::GraphRuns,
     columns::index_u32,
+    compute::GraphRuns,
     plan::{Allocation, Held, Plan},
 };
 

@@ -95,7 +95,8 @@ impl<'a> Pair<'a> {
         memory.visit(tensor.offset_bytes, end, |_, segment| {
             let readers = if write { &segment.readers[..] } else { &[] };
             for &other in segment.writer.iter().chain(readers) {
-                if !clocks.knows(by.0, other) && !unordered.iter().any(|(step, _, queue)| (*step, *queue) == (by.1, other.0))
+                if !clocks.knows(by.0, other)
+                    && !unordered.iter().any(|(step, _, queue)| (*step, *queue) == (by.1, other.0))
                 {
                     unordered.push((by.1, Arc::clone(name), other.0));
                 }

@@ -41,8 +41,11 @@ pub struct ViewSrc {
 #[derive(Component, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[component(immutable, on_insert = bump_generation, on_remove = bump_generation)]
 pub struct TensorFlags {
-    /// Written by the user before each run; its memory is stable.
+    /// Written by the user before a run; its memory is stable.
     pub input: bool,
+    /// An input that each run consumes: its memory serves others after its last reader, so it is written before every run.
+    /// With several pipelined copies it stays, since inputs are written while older runs go on.
+    pub consumed: bool,
     /// Read by the user after each run; its memory (its root's) is not reused.
     pub output: bool,
 }

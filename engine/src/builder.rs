@@ -116,12 +116,39 @@ impl GraphBuilder {
         self.push(Node { name, desc, origin, flags, pin: None })
     }
 
-    /// A tensor that the user writes before each run.
+    /// A tensor that the user writes before a run. What was written stays for later runs.
     ///
     /// # Errors
     /// A shape that cannot exist, or a name that is taken.
     pub fn input(&mut self, name: &str, dtype: DType, dims: &[u64]) -> Result<Tensor, BuildError> {
-        self.leaf(name, dtype, dims, TensorFlags { input: true, output: false })
+        self.leaf(name, dtype, dims, TensorFlags { input: true, ..TensorFlags::default() })
+    }
+
+    /// An input that each run consumes: its memory serves other tensors after its last reader, so the graph needs less, and the
+    /// input is written before every run.
+    ///
+    /// # Errors
+    /// As [`Self::input`].
+    ///
+    /// ```
+    /// # use entensor::{DType, Engine, GraphBuilder};
+    /// # let mut engine = Engine::builder().backend("cpu:threads=1").build()?;
+    /// let mut planned_bytes = |consumed: bool| -> Result<u64, Box<dyn std::error::Error>> {
+    ///     let mut g = GraphBuilder::new("image");
+    ///     let dims = [64, 64];
+    ///     let x = if consumed { g.consumed_input("x", DType::F32, &dims)? } else { g.input("x", DType::F32, &dims)? };
+    ///     let y = g.relu(x)?;
+    ///     g.output("y", y)?;
+    ///     let graph = engine.add_graph(g);
+    ///     engine.plan(graph)?;
+    ///     Ok(engine.plan_of(graph).map_or(0, |plan| plan.planned_bytes()))
+    /// };
+    /// assert_eq!(planned_bytes(false)?, 2 * 64 * 64 * 4);
+    /// assert_eq!(planned_bytes(true)?, 64 * 64 * 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn consumed_input(&mut self, name: &str, dtype: DType, dims: &[u64]) -> Result<Tensor, BuildError> {
+        self.leaf(name, dtype, dims, TensorFlags { input: true, consumed: true, output: false })
     }
 
     /// Planned memory without contents: a target of `set_rows` or `cpy`.

@@ -40,6 +40,15 @@ pub(crate) struct InputState {
     pub(crate) paused: Option<crate::limits::PausedRun>,
 }
 
+impl InputState {
+    /// A run starts: what it consumes is gone whatever becomes of it.
+    pub(crate) fn start(&mut self, plan: &Plan) {
+        for (written, flags) in self.written.iter_mut().zip(&plan.flags[..plan.leaves()]) {
+            *written &= !flags.consumed;
+        }
+    }
+}
+
 /// On a graph: the builder that made it, since only that one's tensors are its own.
 #[derive(Component, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BuiltBy(pub(crate) u32);

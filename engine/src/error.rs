@@ -166,7 +166,7 @@ pub enum EngineError {
     },
     /// A tensor whose memory other tensors use during a run.
     #[error(
-        "tensor `{tensor}` is neither input nor output and has no memory of its own; mark it with `output` when building"
+        "tensor `{tensor}` is neither a kept input nor an output and has no memory of its own; mark it with `output` when building"
     )]
     NotReadable {
         /// The tensor.

@@ -73,4 +73,30 @@ impl<W: BorrowMut<World>> Engine<W> {
         graph.insert(Wanted(wanted));
         Ok(())
     }
+
+    /// Makes the entities of a graph's splits and copies, for queries to find. The first run of a plan makes them, too: planning by
+    /// itself spawns nothing. Plans the graph if needed.
+    ///
+    /// # Errors
+    /// As [`Self::plan`].
+    ///
+    /// ```
+    /// use entensor::{DType, Engine, GraphBuilder, components::SplitOf};
+    ///
+    /// let mut engine = Engine::builder().backend("cpu:threads=1").build()?;
+    /// let mut g = GraphBuilder::new("g");
+    /// let x = g.input("x", DType::F32, &[8])?;
+    /// let y = g.silu(x)?;
+    /// g.output("y", y)?;
+    /// let graph = engine.add_graph(g);
+    /// engine.show_plan(graph)?;
+    /// let mut splits = engine.world_mut().query::<&SplitOf>();
+    /// assert_eq!(splits.iter(engine.world()).count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn show_plan(&mut self, graph: GraphId) -> Result<(), EngineError> {
+        self.plan(graph)?;
+        publish::show_plan(self.world_mut(), graph.0);
+        Ok(())
+    }
 }

@@ -192,7 +192,8 @@ impl<W: BorrowMut<World>> Engine<W> {
             return Err(EngineError::NotReadable { tensor: target.name });
         };
         let flags = plan.plan.flags[node];
-        let Some(backend) = owner(&plan.plan, &place).filter(|_| flags.input || flags.output) else {
+        let is_kept = flags.output || (flags.input && !flags.consumed);
+        let Some(backend) = owner(&plan.plan, &place).filter(|_| is_kept) else {
             return Err(EngineError::NotReadable { tensor: target.name });
         };
         let memory = &plan.binding[place.memory.0 as usize];

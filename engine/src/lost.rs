@@ -283,6 +283,10 @@ impl<W: BorrowMut<World>> Engine<W> {
             if desc.shape.is_empty() {
                 continue;
             }
+            // What its run consumes is gone.
+            if plan.flags[node].consumed && plan.programs.len() == 1 {
+                return None;
+            }
             let place = plan.locate(node, slot)?;
             let buffer = plan.buffers.get(place.memory.0 as usize)?;
             let backend = &plan.backends[buffer.backend as usize].handle;

@@ -72,7 +72,13 @@ impl<W: BorrowMut<World>> Engine<W> {
         self.check_runnable(graph)?;
         self.settle_shared(graph);
         let world = self.world_mut();
-        let slots = world.get::<GraphPlan>(graph.0).map_or(1, |plan| plan.plan.programs.len());
+        publish::show_plan(world, graph.0);
+        let plan = world.get::<GraphPlan>(graph.0).map(|plan| Arc::clone(&plan.plan));
+        let plan = plan.ok_or(EngineError::UnknownGraph)?;
+        let slots = plan.programs.len();
+        if let Some(mut state) = world.get_mut::<InputState>(graph.0) {
+            state.start(&plan);
+        }
         world.insert_resource(Planning(graph.0));
         *world.resource_mut::<PlanStatus>() = PlanStatus::Computing;
         if !limit.is_none() {

@@ -7,7 +7,7 @@ use entensor_components::{
     DType, Generation, GraphBundle, GraphTensors, InGraph, Op, OpKind, Pinned, PipelineCopies, Shape, SharedGeneration,
     Sources, Stored, StoredIn, Strides, TensorBundle, TensorDesc, TensorFlags, TensorName, ViewSrc,
 };
-use entensor_systems::{GraphNodes, GraphStatus, NodeFacts, NodeTable, UsesArena};
+use entensor_systems::{GraphNodes, GraphStatus, NodeFacts, NodeTableBuilder, UsesArena};
 
 use crate::{
     builder::{GraphBuilder, Node, Origin},
@@ -59,7 +59,7 @@ fn spawn_tensors(world: &mut World, graph: Entity, nodes: &[Node]) -> Vec<Entity
 /// The table of the graph's tensors, leaves first. `None` where a shared leaf is no longer what the builder was told: then
 /// planning looks at the entities, and says what is wrong.
 fn gather(world: &World, nodes: Vec<Node>, entities: &[Entity]) -> Option<GraphNodes> {
-    let mut table = NodeTable::with_capacity(nodes.len());
+    let mut table = NodeTableBuilder::with_capacity(nodes.len());
     let (mut order, mut stored, mut shared) = (Vec::with_capacity(nodes.len()), Vec::new(), Vec::new());
     let mut node_of = vec![0_u32; nodes.len()];
     for (position, node) in nodes.iter().enumerate() {
@@ -78,7 +78,7 @@ fn gather(world: &World, nodes: Vec<Node>, entities: &[Entity]) -> Option<GraphN
         order.push(entities[position]);
         table.push(facts, []);
     }
-    table.leaves = order.len();
+    let leaves = order.len();
     for (position, mut node) in nodes.into_iter().enumerate() {
         let unset = Origin::Shared(Entity::PLACEHOLDER);
         let Origin::Own { op, sources, root, offset_bytes } = std::mem::replace(&mut node.origin, unset) else {
@@ -93,7 +93,7 @@ fn gather(world: &World, nodes: Vec<Node>, entities: &[Entity]) -> Option<GraphN
         table.push(facts, sources.iter().map(|&source| node_of[source as usize]));
     }
     Some(GraphNodes {
-        table: Arc::new(table),
+        table: Arc::new(table.build(leaves)),
         entities: Arc::new(order),
         stored: Arc::new(stored),
         shared: Arc::new(shared),

@@ -22,6 +22,7 @@ fn random_graphs_give_a_proved_plan_or_a_typed_error_and_the_same_bits_wherever_
     let Some(&fewest) = summary.chunks.values().min() else { panic!("nothing was compared: {summary}") };
     assert!(summary.chunks.len() == 6 && fewest >= 100, "too few chunk sizes: {summary}");
     assert!(summary.copies.iter().all(|&count| count >= 500), "too few pipelined slots: {summary}");
+    assert!(summary.consuming * 5 > summary.compared, "too few that consume inputs: {summary}");
     assert!(summary.spread * 4 > summary.placements, "too few copies between memories: {summary}");
     assert!(summary.exhausted >= 500 && summary.compared * 2 > PAIRS / checks::NUMBERS_EVERY, "too few: {summary}");
     assert!(summary.cached == summary.compared && summary.fresh * 5 > summary.compared, "{summary}");

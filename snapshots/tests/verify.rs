@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{Planned, allocation, fixture, fixtures};
 use entensor_components::{BackendIndex, MemorySlot, SplitDesc};
-use entensor_systems::{Held, NodeTable, Plan, Step, Violation, verify, verify_given};
+use entensor_systems::{Held, NodeTableBuilder, Plan, Step, Violation, verify, verify_given};
 
 /// A plan that nobody shares, so that it can be damaged.
 fn plan_of(name: &str) -> Plan {
@@ -148,8 +148,7 @@ fn a_cache_that_moved_is_found() {
 fn an_ignored_pin_is_found() {
     let mut plan = plan_of("pins");
     let b = node(&plan, "b");
-    let mut table = NodeTable::with_capacity(plan.node_count());
-    table.leaves = plan.leaves();
+    let mut table = NodeTableBuilder::with_capacity(plan.node_count());
     for node in plan.nodes() {
         let mut facts = plan.table.facts(node.index as usize);
         if node.index as usize == b {
@@ -157,7 +156,7 @@ fn an_ignored_pin_is_found() {
         }
         table.push(facts, node.sources.iter().copied());
     }
-    plan.table = Arc::new(table);
+    plan.table = Arc::new(table.build(plan.leaves()));
     expect(&plan, |v| matches!(v, Violation::PinIgnored { wanted: 0, found: 1, .. }));
 }
 

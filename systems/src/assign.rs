@@ -180,7 +180,7 @@ impl AssignInputs<'_> {
         let backend = (0..=last).find(|&b| self.reach.existing(b, place.buffer) && self.support.0.get(node, b))?;
         if backend == last && buffer.kind.is_host() && !buffer.opaque {
             let upload_fits = |b: usize| {
-                self.padded.of(anchor, b) <= self.backends.0[b].capabilities().max_buffer_bytes
+                self.padded.of(self.nodes.layouts.of(anchor), b) <= self.backends.0[b].capabilities().max_buffer_bytes
                     && self.nodes.descs[anchor].span_bytes().is_some()
             };
             let taker =

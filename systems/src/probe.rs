@@ -1,75 +1,89 @@
-//! **probe**: asks every backend once about every node, and keeps the answers as bit masks.
+//! **probe**: asks every backend once about every kind of node, and keeps the answers as bit masks.
 //!
 //! Reads: node columns, backends. Writes: `MemoryReach`, `SupportMasks`, `OffloadMasks`, `PaddedBytes`,
 //! `Refusals`, `WriterFamilies`.
 //! Invariants: no later pass calls a backend. A bit is set only where the backend can run the op *and* use every opaque
 //! operand and the written root; a planned root and all its writers have the same bits. Leaves and view ops have all bits.
-//! Cost: nodes × backends. Source: DESIGN "probe".
+//! Cost: kinds of nodes × backends calls, and a look at every node. Source: DESIGN "probe".
 
-use std::borrow::Cow;
+use std::{borrow::Cow, cell::OnceCell};
 
-use bevy_ecs::prelude::*;
+use bevy_ecs::{prelude::*, system::SystemParam};
 use entensor_components::{OpDesc, Support, TensorDesc};
 use smallvec::SmallVec;
 
 use crate::{
     columns::{
-        Backends, MemoryReach, NOWHERE, NodeFlags, NodeMemory, NodeTable, Nodes, OffloadMasks, PaddedBytes, Refusals,
-        SupportMasks, WriterFamilies, index_u32,
+        BackendMasks, Backends, MemoryReach, NOWHERE, NodeFlags, NodeMemory, NodeTable, Nodes, OffloadMasks,
+        PaddedBytes, Refusals, SupportMasks, WriterFamilies, index_u32,
     },
     status::PassResult,
 };
 
+/// What is asked about.
+#[derive(SystemParam)]
+pub struct ProbeInputs<'w> {
+    backends: Res<'w, Backends>,
+    nodes: Res<'w, Nodes>,
+    flags: Res<'w, NodeFlags>,
+    memory: Res<'w, NodeMemory>,
+}
+
+/// What backends say about each kind of node, kept so that the next graph finds its memory.
+#[derive(Default)]
+pub struct KindAnswers {
+    support: BackendMasks,
+    offload: BackendMasks,
+    /// Kind, backend and reason, in order.
+    refusals: Refusals,
+    /// Kinds that some backend refuses, or wants to be offloaded to it.
+    remarkable: Vec<bool>,
+}
+
 /// The pass.
 pub fn probe(
-    backends: Res<'_, Backends>,
-    nodes: Res<'_, Nodes>,
-    flags: Res<'_, NodeFlags>,
-    memory: Res<'_, NodeMemory>,
+    inputs: ProbeInputs<'_>,
     mut reach: ResMut<'_, MemoryReach>,
     mut support: ResMut<'_, SupportMasks>,
     mut offload: ResMut<'_, OffloadMasks>,
     mut padded: ResMut<'_, PaddedBytes>,
     mut refusals: ResMut<'_, Refusals>,
     mut families: ResMut<'_, WriterFamilies>,
+    mut answers: Local<'_, KindAnswers>,
 ) -> PassResult {
-    let count = backends.0.len();
+    let ProbeInputs { backends, nodes, flags, memory } = inputs;
+    let (nodes, count) = (&**nodes, backends.0.len());
     reach.fill(&backends, &memory.buffers);
     support.0.reset(nodes.len(), count, true);
     offload.0.reset(nodes.len(), count, false);
-    padded.reset(nodes.len(), count);
+    padded.reset(nodes.layouts.count(), count);
     refusals.0.clear();
     families.0.clear();
-    for (node, desc) in nodes.descs.iter().enumerate() {
-        // A lone backend plans memory for roots, and copies nothing.
-        let planned = count > 1 || (nodes.roots.is_root(node) && memory.place(node).is_none());
-        for backend in &backends.0 {
-            padded.push(if planned { backend.allocation_bytes(desc) } else { 0 });
-        }
+    for node in nodes.layouts.firsts() {
+        backends.0.iter().for_each(|backend| padded.push(backend.allocation_bytes(&nodes.descs[node])));
     }
-    let input_at = input_places(&nodes, &flags, count);
-    let places = Places { memory: &memory, reach: &reach, nodes: &nodes, input_at, opaque: memory.has_opaque() };
-    let nodes = &**nodes;
-    let mut operands: SmallVec<[TensorDesc; 8]> = SmallVec::new();
+    answers.ask(&backends, nodes);
+    let input_at = OnceCell::new();
+    let places = Places { memory: &memory, reach: &reach, nodes, flags: &flags, input_at, host: index_u32(count - 1) };
+    let opaque = memory.has_opaque();
     for node in nodes.computing() {
-        let traits = nodes.traits[node];
-        operands.clear();
-        operands.extend(nodes.sources.of(node).iter().map(|&s| nodes.descs[s as usize]));
-        let op = OpDesc { op: &nodes.ops[node], output: nodes.descs[node], operands: &operands };
-        for (b, backend) in backends.0.iter().enumerate() {
-            let answer = match places.refusal(node, b) {
-                Some(reason) => Support::No(Cow::Borrowed(reason)),
-                None => backend.support(&op),
-            };
-            if let Support::No(reason) = answer {
-                support.0.set(node, b, false);
-                refusals.push(node, b, reason);
-            }
-            if traits.anchor().is_some() && backend.wants_offload(&op) {
-                offload.0.set(node, b, true);
+        let (kind, root) = (nodes.kinds.of(node), nodes.roots.of(node));
+        // What is planned for a node is where the node is; what it writes, or what the user gave it, may lie anywhere.
+        let anywhere = root == node && !opaque && memory.place(node).is_none();
+        if anywhere && !answers.remarkable[kind] {
+            continue;
+        }
+        support.0.copy_row(node, &answers.support, kind);
+        offload.0.copy_row(node, &answers.offload, kind);
+        for backend in 0..count {
+            let place = if anywhere { None } else { places.refusal(node, backend, opaque).map(Cow::Borrowed) };
+            let refused = || (!answers.support.get(kind, backend)).then(|| answers.refusals.reason(kind, backend));
+            if let Some(reason) = place.or_else(refused) {
+                support.0.set(node, backend, false);
+                refusals.push(node, backend, reason);
             }
         }
-        if traits.writes() && memory.place(nodes.roots.of(node)).is_none() {
+        if nodes.traits[node].writes() && memory.place(root).is_none() {
             families.0.entry(nodes.roots.root[node]).or_default().push(index_u32(node));
         }
     }
@@ -83,6 +97,38 @@ pub fn probe(
         refusals.sort();
     }
     Ok(nodes.computing.len() * count)
+}
+
+impl KindAnswers {
+    fn ask(&mut self, backends: &Backends, nodes: &NodeTable) {
+        let (kinds, count) = (nodes.kinds.count(), backends.0.len());
+        self.support.reset(kinds, count, true);
+        self.offload.reset(kinds, count, false);
+        self.refusals.0.clear();
+        self.remarkable.clear();
+        self.remarkable.resize(kinds, false);
+        let mut operands: SmallVec<[TensorDesc; 8]> = SmallVec::new();
+        for (kind, node) in nodes.kinds.firsts().enumerate() {
+            let traits = nodes.traits[node];
+            if !traits.computes() {
+                continue;
+            }
+            operands.clear();
+            operands.extend(nodes.sources.of(node).iter().map(|&s| nodes.descs[s as usize]));
+            let op = OpDesc { op: &nodes.ops[node], output: nodes.descs[node], operands: &operands };
+            for (b, backend) in backends.0.iter().enumerate() {
+                if let Support::No(reason) = backend.support(&op) {
+                    self.support.set(kind, b, false);
+                    self.refusals.push(kind, b, reason);
+                    self.remarkable[kind] = true;
+                }
+                if traits.anchor().is_some() && backend.wants_offload(&op) {
+                    self.offload.set(kind, b, true);
+                    self.remarkable[kind] = true;
+                }
+            }
+        }
+    }
 }
 
 /// Nodes that end up on one backend have one answer: who cannot run one of them can run none.
@@ -107,8 +153,7 @@ fn join_answers(
 }
 
 /// Where the inputs that are roots will be: at their pin, else on the host.
-fn input_places(nodes: &Nodes, flags: &NodeFlags, backends: usize) -> Vec<u32> {
-    let host = index_u32(backends - 1);
+fn input_places(nodes: &NodeTable, flags: &NodeFlags, host: u32) -> Vec<u32> {
     let mut places: Vec<u32> = flags.0.iter().map(|flags| if flags.input { host } else { NOWHERE }).collect();
     // Contradicting pins are for `assign` to report.
     for (node, pin) in nodes.pins.iter().enumerate() {
@@ -126,15 +171,17 @@ fn input_places(nodes: &Nodes, flags: &NodeFlags, backends: usize) -> Vec<u32> {
 struct Places<'a> {
     memory: &'a NodeMemory,
     reach: &'a MemoryReach,
-    nodes: &'a Nodes,
-    input_at: Vec<u32>,
-    opaque: bool,
+    nodes: &'a NodeTable,
+    flags: &'a NodeFlags,
+    /// Mostly nobody writes into what may be an input, and nobody asks.
+    input_at: OnceCell<Vec<u32>>,
+    host: u32,
 }
 
 impl Places<'_> {
     /// Why a backend cannot use the memory of a node's opaque operands, or that which the node writes.
-    fn refusal(&self, node: usize, backend: usize) -> Option<&'static str> {
-        if self.opaque {
+    fn refusal(&self, node: usize, backend: usize, opaque: bool) -> Option<&'static str> {
+        if opaque {
             for &operand in self.nodes.sources.of(node) {
                 let root = self.nodes.roots.of(operand as usize);
                 if let Some(place) = self.memory.place(root)
@@ -151,8 +198,10 @@ impl Places<'_> {
                 Some("the target is read-only memory")
             }
             Some(place) if !self.reach.existing(backend, place.buffer) => Some("it cannot use the target's memory"),
-            None if self.input_at[root] != NOWHERE && self.input_at[root] as usize != backend => {
-                Some("the target is an input, which is elsewhere")
+            None => {
+                let input_at = self.input_at.get_or_init(|| input_places(self.nodes, self.flags, self.host));
+                let elsewhere = input_at[root] != NOWHERE && input_at[root] as usize != backend;
+                elsewhere.then_some("the target is an input, which is elsewhere")
             }
             _ => None,
         }

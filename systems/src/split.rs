@@ -3,14 +3,13 @@
 //! Reads: node columns, placements, backends. Writes: `Splits`, `Copies`.
 //! Invariants: view ops start no split; a copy is made at the start of the first split that reads it, and made again at a later
 //! one if any tensor with the same root was written since; the rule depends on the graph alone, never on history.
-//! Cost: nodes × operands, each with one hash look-up. Source: DESIGN "split"; pass 5 of ggml's
+//! Cost: nodes × operands, each with a look at its copies so far. Source: DESIGN "split"; pass 5 of ggml's
 //! `ggml_backend_sched_split_graph`, without its limits and without its history.
 
-use std::{collections::HashMap, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 use bevy_ecs::{prelude::*, system::SystemParam};
 use entensor_components::Usage;
-use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use crate::{
@@ -100,7 +99,7 @@ pub fn split(
         users: (!everywhere).then_some(&users),
         splits: &mut splits,
         copies: &mut copies.0,
-        made: HashMap::default(),
+        made: Made::new(asked),
         root_writes: vec![0; asked],
         max_inputs: inputs.backends.0.iter().map(|b| b.capabilities().max_inputs.unwrap_or(u64::MAX)).collect(),
     };
@@ -110,6 +109,38 @@ pub fn split(
     Ok(splits.runs.len())
 }
 
+/// The copies made so far, by source.
+struct Made {
+    /// Per source its newest copy.
+    newest: Vec<u32>,
+    /// Per copy the one before it of the same source, and how often the root had been written when it was last made.
+    copies: Vec<(u32, u32)>,
+}
+
+impl Made {
+    fn new(nodes: usize) -> Self {
+        Self { newest: vec![NO_COPY; nodes], copies: Vec::new() }
+    }
+
+    /// A source's copy on a backend.
+    fn find(&self, records: &[CopyRecord], source: u32, backend: u32) -> Option<u32> {
+        let mut copy = self.newest[source as usize];
+        while copy != NO_COPY && records[copy as usize].backend != backend {
+            copy = self.copies[copy as usize].0;
+        }
+        (copy != NO_COPY).then_some(copy)
+    }
+
+    /// Notes the next copy, which is of this source.
+    fn add(&mut self, source: u32, writes: u32) -> u32 {
+        let copy = index_u32(self.copies.len());
+        self.copies.push((std::mem::replace(&mut self.newest[source as usize], copy), writes));
+        copy
+    }
+}
+
+const NO_COPY: u32 = u32::MAX;
+
 struct Cutter<'a, 'w, 's> {
     inputs: &'a SplitInputsParam<'w>,
     placements: &'a Placements<'w, 's>,
@@ -117,8 +148,7 @@ struct Cutter<'a, 'w, 's> {
     users: Option<&'a BackendMasks>,
     splits: &'a mut Splits,
     copies: &'a mut Vec<CopyRecord>,
-    /// (source, backend) → (copy, writes of the root when it was last made).
-    made: HashMap<(u32, u32), (u32, u32), FxBuildHasher>,
+    made: Made,
     /// How often each root has been written so far; empty where nothing is copied.
     root_writes: Vec<u32>,
     /// Most copies that a split of each backend may make.
@@ -153,13 +183,16 @@ impl Cutter<'_, '_, '_> {
         }
         for source in missing {
             let writes = self.root_writes[self.inputs.nodes.roots.of(source as usize)];
-            let next = index_u32(self.copies.len());
-            let entry = self.made.entry((source, backend)).or_insert((next, writes));
-            entry.1 = writes;
-            let copy = entry.0;
-            if copy == next {
-                self.copies.push(CopyRecord { source, backend });
-            }
+            let copy = match self.made.find(self.copies, source, backend) {
+                Some(copy) => {
+                    self.made.copies[copy as usize].1 = writes;
+                    copy
+                }
+                None => {
+                    self.copies.push(CopyRecord { source, backend });
+                    self.made.add(source, writes)
+                }
+            };
             self.splits.inputs.push(copy);
         }
         let made = index_u32(self.splits.inputs.len());
@@ -206,7 +239,8 @@ impl Cutter<'_, '_, '_> {
                 continue;
             }
             let writes = self.root_writes[self.inputs.nodes.roots.of(source as usize)];
-            if self.made.get(&(source, backend)).is_none_or(|&(_, at)| at != writes) {
+            let copy = self.made.find(self.copies, source, backend);
+            if copy.is_none_or(|copy| self.made.copies[copy as usize].1 != writes) {
                 missing.push(source);
             }
         }

@@ -6,8 +6,10 @@ use std::{
     time::Instant,
 };
 
+use bevy_ecs::prelude::Entity;
 use entensor::{
     Engine, GraphId, PlanSalt,
+    components::TensorFlags,
     graph_text::{GraphText, GraphTextError},
     systems::PlanCache,
 };
@@ -30,6 +32,7 @@ struct Row {
     our_time: Samples,
     ggml_time: Samples,
     our_bytes: u64,
+    our_consumed_bytes: u64,
     lower_bound_bytes: u64,
     ggml_bytes: u64,
     ggml_kept_bytes: u64,
@@ -52,10 +55,10 @@ pub(crate) fn run(files: &[PathBuf]) -> Result<(), Box<dyn Error>> {
         "\nplanned bytes of `.graph` files, placed as our plan places them; times are whole plans, the least of {SAMPLES}\n"
     );
     println!(
-        "| file | copies | tensors | splits: ours | ggml | bytes: ours | ggml | ggml, inputs kept as ours | lower bound | \
-         ours ÷ bound | ours ÷ ggml | ours ÷ ggml, inputs kept | µs: ours | ggml | custom ops in ggml |"
+        "| file | copies | tensors | splits: ours | ggml | bytes: ours | ours, inputs consumed | ggml | ggml, inputs kept | lower bound | \
+         ours ÷ bound | both consume inputs: ours ÷ ggml | both keep them: ours ÷ ggml | ours, kept ÷ ggml, consumed | µs: ours | ggml | custom ops in ggml |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     let mut ratios = Vec::new();
     for file in files {
         let shown = file.file_stem().unwrap_or_default().to_string_lossy();
@@ -65,14 +68,18 @@ pub(crate) fn run(files: &[PathBuf]) -> Result<(), Box<dyn Error>> {
         let counts = if text.copies() == MAX_COPIES { vec![1, MAX_COPIES] } else { vec![1] };
         for copies in counts {
             let row = measure(&text.clone().with_copies(copies)).map_err(|error| format!("{shown}: {error}"))?;
-            let ratio = |of: u64| row.our_bytes as f64 / of.max(1) as f64;
-            let [bound, ggml, kept] = [row.lower_bound_bytes, row.ggml_bytes, row.ggml_kept_bytes].map(ratio);
+            let ratio = |ours: u64, of: u64| ours as f64 / of.max(1) as f64;
+            let bound = ratio(row.our_bytes, row.lower_bound_bytes);
+            let consumed = ratio(row.our_consumed_bytes, row.ggml_bytes);
+            let kept = ratio(row.our_bytes, row.ggml_kept_bytes);
+            let mixed = ratio(row.our_bytes, row.ggml_bytes);
             println!(
-                "| {shown} | {copies} | {} | {} | {} | {} | {} | {} | {} | {bound:.3} | {ggml:.3} | {kept:.3} | {:.0} | {:.0} | {} |",
+                "| {shown} | {copies} | {} | {} | {} | {} | {} | {} | {} | {} | {bound:.3} | {consumed:.3} | {kept:.3} | {mixed:.3} | {:.0} | {:.0} | {} |",
                 row.nodes,
                 row.our_splits,
                 row.ggml_splits,
                 row.our_bytes,
+                row.our_consumed_bytes,
                 row.ggml_bytes,
                 row.ggml_kept_bytes,
                 row.lower_bound_bytes,
@@ -80,10 +87,16 @@ pub(crate) fn run(files: &[PathBuf]) -> Result<(), Box<dyn Error>> {
                 row.ggml_time.min_ns() / 1e3,
                 row.stand_ins,
             );
-            ratios.push([bound, ggml, kept]);
+            ratios.push([bound, consumed, kept, mixed]);
         }
     }
-    for (column, name) in ["lower bound", "ggml", "ggml, inputs kept"].into_iter().enumerate() {
+    let names = [
+        "lower bound",
+        "ggml, both consume inputs",
+        "ggml, both keep inputs",
+        "ggml, ours keeps inputs and ggml consumes them",
+    ];
+    for (column, name) in names.into_iter().enumerate() {
         let of = || ratios.iter().map(|row| row[column]);
         let (mean, worst) = (of().sum::<f64>() / ratios.len().max(1) as f64, of().fold(0.0, f64::max));
         let above = of().filter(|&ratio| ratio > 1.0).count();
@@ -124,6 +137,8 @@ fn measure(text: &GraphText) -> Result<Row, Box<dyn Error>> {
     }
     let plan = engine.plan_of(graph).ok_or("no plan")?;
     let nodes = describe(plan).ok_or("memory of no backend")?;
+    let (our_splits, our_bytes, lower_bound_bytes) = (plan.splits.len(), plan.planned_bytes(), plan.lower_bound_bytes);
+    let our_consumed_bytes = consumed_bytes(&mut engine, graph)?;
     let machine = Machine::mock(engine.backends());
     let parallel = text.copies() == MAX_COPIES;
     let mut ggml_time = Samples::default();
@@ -131,16 +146,29 @@ fn measure(text: &GraphText) -> Result<Row, Box<dyn Error>> {
     let (ggml, ggml_splits) = ggml_plan(&machine, &nodes, parallel, Protected::Outputs, &mut ggml_time)?;
     Ok(Row {
         nodes: nodes.len(),
-        our_splits: plan.splits.len(),
+        our_splits,
         ggml_splits,
         our_time,
         ggml_time,
-        our_bytes: plan.planned_bytes(),
-        lower_bound_bytes: plan.lower_bound_bytes,
+        our_bytes,
+        our_consumed_bytes,
+        lower_bound_bytes,
         ggml_bytes: ggml,
         ggml_kept_bytes: kept,
         stand_ins: nodes.iter().filter(|node| !crate::ggml::has_op(node.op.kind())).count(),
     })
+}
+
+/// Bytes of our plan where runs consume inputs, as those of ggml do.
+fn consumed_bytes(engine: &mut Engine, graph: GraphId) -> Result<u64, Box<dyn Error>> {
+    let world = engine.world_mut();
+    let mut inputs = world.query::<(Entity, &TensorFlags)>();
+    let inputs: Vec<_> = inputs.iter(world).map(|(tensor, flags)| (tensor, *flags)).collect();
+    for (tensor, flags) in inputs.into_iter().filter(|(_, flags)| flags.input) {
+        world.entity_mut(tensor).insert(TensorFlags { consumed: true, ..flags });
+    }
+    engine.plan(graph)?;
+    Ok(engine.plan_of(graph).ok_or("no plan")?.planned_bytes())
 }
 
 /// Bytes and splits of ggml's plan.

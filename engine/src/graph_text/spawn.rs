@@ -152,7 +152,8 @@ impl GraphText {
             };
             let stored = places[i].map(|(buffer, offset_bytes)| Stored { buffer: buffers[buffer], offset_bytes });
             let view_root = (root != i).then(|| entities[root]);
-            let flags = TensorFlags { input: matches!(tensor.origin, Origin::Input), output: tensor.output };
+            let input = matches!(tensor.origin, Origin::Input);
+            let flags = TensorFlags { input, output: tensor.output, ..TensorFlags::default() };
             let bundle = TensorBundle {
                 in_graph: InGraph(Some(graph)),
                 op,

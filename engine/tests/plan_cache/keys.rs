@@ -15,6 +15,7 @@ struct Baked {
     swapped: bool,
     pin: Option<u32>,
     output: bool,
+    consumed: bool,
     wanted: bool,
     copies: u32,
     salt: u64,
@@ -41,6 +42,7 @@ impl Default for Baked {
             swapped: false,
             pin: None,
             output: false,
+            consumed: false,
             wanted: false,
             copies: 1,
             salt: 0,
@@ -81,7 +83,8 @@ fn plan_baked(engine: &mut Engine, machines: &[Vec<Arc<dyn Backend>>; 2], baked:
     let mut g = GraphBuilder::new("any name");
     g.pipeline_copies(baked.copies);
     let w = g.shared(&w).expect("one shared tensor");
-    let x = g.input("x", baked.dtype, &baked.dims).expect("a small input");
+    let x = if baked.consumed { GraphBuilder::consumed_input } else { GraphBuilder::input };
+    let x = x(&mut g, "x", baked.dtype, &baked.dims).expect("a small input");
     let scaled = g.scale(x, baked.scale).expect("shapes fit");
     let scaled = g.name(baked.node_name, scaled).expect("a free name");
     if let Some(pin) = baked.pin {
@@ -128,6 +131,7 @@ fn whatever_is_baked_into_a_plan_tells_plans_apart() {
         ("a pin", Baked { pin: Some(0), ..Baked::default() }),
         ("another pin", Baked { pin: Some(1), ..Baked::default() }),
         ("a flag", Baked { output: true, ..Baked::default() }),
+        ("an input that runs consume", Baked { consumed: true, ..Baked::default() }),
         ("what is wanted", Baked { wanted: true, ..Baked::default() }),
         ("copies", Baked { copies: 2, ..Baked::default() }),
         ("more copies", Baked { copies: 3, ..Baked::default() }),
@@ -178,11 +182,10 @@ fn parameters_are_compared_by_their_bits() {
             flags: TensorFlags::default(),
             pin: None,
         };
-        let mut table = NodeTable::with_capacity(2);
+        let mut table = NodeTableBuilder::with_capacity(2);
         table.push(facts("x", Op::None {}), []);
-        table.leaves = 1;
         table.push(facts("y", Op::Scale { by }), [0]);
-        table
+        table.build(1)
     };
     let bits = [0, 1, 0x8000_0000, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0x7fc0_0001, 0xffc0_0000, 0x3f80_0000];
     for a in bits {

@@ -252,8 +252,16 @@ fn odd_edits_give_a_plan_or_an_error() {
             false,
         ),
         ("an empty graph", |p| on_graph(p, (GraphTensors(vec![]), Wanted(vec![]))), true),
-        ("an input that is an output", |p| edit(p, "x", TensorFlags { input: true, output: true }), true),
-        ("weights that are an input", |p| edit(p, "w", TensorFlags { input: true, output: true }), false),
+        (
+            "an input that is an output",
+            |p| edit(p, "x", TensorFlags { input: true, output: true, ..TensorFlags::default() }),
+            true,
+        ),
+        (
+            "weights that are an input",
+            |p| edit(p, "w", TensorFlags { input: true, output: true, ..TensorFlags::default() }),
+            false,
+        ),
         ("a leaf with operands", |p| sources(p, "x", &["w", "cache"]), false),
         ("a node without its op", |p| edit(p, "h", Op::None {}), false),
         ("an empty leaf with huge strides", |p| edit(p, "rows", (Shape([0, 1, 1, 1]), Strides([u64::MAX; 4]))), false),
@@ -319,7 +327,7 @@ fn a_computed_input_is_refused() {
     for node in ["h", "v", "r", "set", "s", "y"] {
         for output in [false, true] {
             let mut planned = spawn(BASE);
-            edit(&mut planned, node, TensorFlags { input: true, output });
+            edit(&mut planned, node, TensorFlags { input: true, output, ..TensorFlags::default() });
             let error = outcome(&mut planned).expect_err("it is computed");
             assert_eq!(error.node(), Some(node), "{error}");
         }

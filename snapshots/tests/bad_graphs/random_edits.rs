@@ -79,7 +79,8 @@ fn edit(world: &mut World, graph: Entity, random: &mut Random) {
             entity.insert(ViewSrc { root, offset_bytes: number(random) });
         }
         8 => {
-            entity.insert(TensorFlags { input: random.percent(50), output: random.percent(50) });
+            let (input, consumed, output) = (random.percent(50), random.percent(30), random.percent(50));
+            entity.insert(TensorFlags { input, consumed, output });
         }
         9 => {
             entity.insert(Pinned(random.percent(80).then(|| BackendIndex(random.below(5) as u32))));

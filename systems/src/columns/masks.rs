@@ -112,7 +112,7 @@ impl Refusals {
     }
 }
 
-/// Bytes that each node takes on each backend, padding included.
+/// Bytes that tensors of each layout take on each backend, padding included.
 #[derive(Resource, Clone, Debug, Default)]
 pub struct PaddedBytes {
     backends: usize,
@@ -120,11 +120,11 @@ pub struct PaddedBytes {
 }
 
 impl PaddedBytes {
-    /// Forgets all nodes.
-    pub fn reset(&mut self, nodes: usize, backends: usize) {
+    /// Forgets all layouts.
+    pub fn reset(&mut self, layouts: usize, backends: usize) {
         self.backends = backends;
         self.bytes.clear();
-        self.bytes.reserve(nodes * backends);
+        self.bytes.reserve(layouts * backends);
     }
 
     /// Adds the next value, backends running fastest.
@@ -132,10 +132,10 @@ impl PaddedBytes {
         self.bytes.push(bytes);
     }
 
-    /// Bytes of a node on a backend.
+    /// Bytes of a layout on a backend.
     #[must_use]
-    pub fn of(&self, node: usize, backend: usize) -> u64 {
-        self.bytes[node * self.backends + backend]
+    pub fn of(&self, layout: usize, backend: usize) -> u64 {
+        self.bytes[layout * self.backends + backend]
     }
 }
 

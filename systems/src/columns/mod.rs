@@ -3,6 +3,7 @@
 //! What a pass writes is a resource type of its own, so that signatures say all that passes read and write; what only `index`
 //! writes is one, [`Nodes`]. Node indices are the graph's indexed order: leaves first, then everything else, each in creation order.
 
+mod kinds;
 mod masks;
 mod placements;
 mod table;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use bevy_ecs::prelude::*;
 use entensor_components::{Backend, BackendIndex, DeviceBuffer, MemoryKind, TensorFlags, Usage};
 
+pub use kinds::Kinds;
 pub use masks::*;
 pub use placements::*;
 pub use table::*;

@@ -5,14 +5,18 @@
 
 use std::sync::Arc;
 
-use bevy_ecs::{prelude::*, system::SystemParam};
+use bevy_ecs::{change_detection::ContiguousMut, entity::Entities, prelude::*, system::SystemParam};
 use entensor_components::{BackendId, BackendIndex, Cause};
+use smallvec::SmallVec;
 
 use super::{Backends, MemoryReach, NodeMemory, NodeOrder, Nodes, index_u32};
 use crate::error::PlanError;
 
 /// Where nobody has put a node yet.
 pub(crate) const NOWHERE: u32 = u32::MAX;
+
+/// Tensors that are in more tables are looked up one by one.
+const MOST_TABLES: usize = 32;
 
 /// Where each node is so far, and why.
 #[derive(Resource, Clone, Debug, Default)]
@@ -34,6 +38,12 @@ impl NodePlacements {
     #[must_use]
     pub fn cause(&self, node: usize) -> Cause {
         self.causes.get(node).copied().unwrap_or_default()
+    }
+
+    /// What the component of a node says.
+    fn answer(&self, node: usize) -> BackendId {
+        let backend = self.backends[node];
+        BackendId((backend != NOWHERE).then_some(BackendIndex(backend)))
     }
 
     /// Makes all of so many nodes undecided.
@@ -70,7 +80,8 @@ pub struct Placements<'w, 's> {
     reach: Res<'w, MemoryReach>,
     sync: Res<'w, PlacementSync>,
     column: ResMut<'w, NodePlacements>,
-    answers: Query<'w, 's, (&'static mut BackendId, &'static mut Cause)>,
+    locations: &'w Entities,
+    answers: Query<'w, 's, (Entity, &'static mut BackendId, &'static mut Cause)>,
 }
 
 impl Placements<'_, '_> {
@@ -85,7 +96,7 @@ impl Placements<'_, '_> {
             self.clear();
         }
         for (node, &entity) in self.order.entities.iter().enumerate() {
-            let Ok((id, cause)) = self.answers.get(entity) else { continue };
+            let Ok((_, id, cause)) = self.answers.get(entity) else { continue };
             let backend = id.0.map(|b| b.0).filter(|&b| (b as usize) < self.backends.0.len()).unwrap_or(NOWHERE);
             let moved = backend != self.column.backends[node];
             let explained = *cause != self.column.causes[node];
@@ -147,15 +158,43 @@ impl Placements<'_, '_> {
     }
 
     /// Writes the answers into the components. What has not changed is not touched.
+    ///
+    /// A graph's tensors mostly lie one behind the other in one table, so rows are followed, and looked up only where they break.
     fn write(&mut self) {
+        let Ok(tables) = self.answers.contiguous_iter_mut() else { return self.write_each() };
+        let mut tables: SmallVec<[_; 8]> = tables.collect();
+        if tables.len() > MOST_TABLES {
+            drop(tables);
+            return self.write_each();
+        }
         let column = &*self.column;
-        let mut decided = column.backends.iter().zip(&column.causes);
+        let (mut table, mut row) = (0, 0);
+        for (node, &entity) in self.order.entities.iter().enumerate() {
+            if tables.get(table).and_then(|(entities, ..)| entities.get(row)) != Some(&entity) {
+                // Whoever has been despawned has no answer.
+                let Ok(location) = self.locations.get_spawned(entity) else { continue };
+                row = location.table_row.index();
+                let Some(at) = tables.iter().position(|(entities, ..)| entities.get(row) == Some(&entity)) else {
+                    continue;
+                };
+                table = at;
+            }
+            let (_, ids, causes) = &mut tables[table];
+            set_row(ids, row, column.answer(node));
+            set_row(causes, row, column.causes[node]);
+            row += 1;
+        }
+    }
+
+    /// The same where tensors are scattered.
+    fn write_each(&mut self) {
+        let column = &*self.column;
+        let mut nodes = 0..self.order.entities.len();
         let mut answers = self.answers.iter_many_mut(self.order.entities.iter());
-        while let (Some(answer), Some((&backend, &why))) = (answers.fetch_next(), decided.next()) {
-            // Whoever has been despawned has no answer.
-            let Ok((mut id, mut cause)) = answer else { continue };
-            id.set_if_neq(BackendId((backend != NOWHERE).then_some(BackendIndex(backend))));
-            cause.set_if_neq(why);
+        while let (Some(answer), Some(node)) = (answers.fetch_next(), nodes.next()) {
+            let Ok((_, mut id, mut cause)) = answer else { continue };
+            id.set_if_neq(column.answer(node));
+            cause.set_if_neq(column.causes[node]);
         }
     }
 
@@ -199,5 +238,13 @@ impl Placements<'_, '_> {
                 apart.then(|| format!("it writes `{}`, which is elsewhere; move both", self.nodes.names[root]))
             }
         }
+    }
+}
+
+fn set_row<T: PartialEq>(column: &mut ContiguousMut<'_, T>, row: usize, value: T) {
+    if column.bypass_change_detection()[row] != value {
+        column.bypass_change_detection()[row] = value;
+        let now = column.this_run_tick();
+        column.changed_ticks_slice_mut()[row] = now;
     }
 }

@@ -6,7 +6,10 @@ use bevy_ecs::prelude::*;
 use entensor_components::{BackendIndex, Op, Stored, TensorDesc, TensorFlags};
 use rustc_hash::FxHasher;
 
-use super::index_u32;
+use super::{
+    index_u32,
+    kinds::{Kinds, Seen},
+};
 
 /// Operands of each node, as node indices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +88,12 @@ pub struct NodeTable {
     pub replaceable: Vec<u8>,
     /// The nodes that launch work, in order.
     pub computing: Vec<u32>,
+    /// Nodes of one layout have the same dtype, shape and strides.
+    pub layouts: Kinds,
+    /// Nodes of one kind have the same op and parameters, layout and operands' layouts: backends cannot tell them apart.
+    pub kinds: Kinds,
+    /// Where the keys of each kind's op begin and end.
+    kind_keys: Vec<(u32, u32)>,
     /// Ops and parameters bit by bit: what equality of ops means for a plan.
     op_keys: Vec<u64>,
     /// Bytes of the names' texts, with what an `Arc` adds.
@@ -149,11 +158,19 @@ pub struct NodeFacts {
     pub pin: Option<BackendIndex>,
 }
 
-impl NodeTable {
+/// A [`NodeTable`] that is being made.
+#[derive(Debug, Default)]
+pub struct NodeTableBuilder {
+    table: NodeTable,
+    layouts: Seen,
+    kinds: Seen,
+}
+
+impl NodeTableBuilder {
     /// An empty table with room for some nodes.
     #[must_use]
     pub fn with_capacity(nodes: usize) -> Self {
-        let mut table = Self::default();
+        let mut table = NodeTable::default();
         table.names.reserve_exact(nodes);
         table.descs.reserve_exact(nodes);
         table.ops.reserve_exact(nodes);
@@ -167,40 +184,80 @@ impl NodeTable {
         table.replaceable.reserve_exact(nodes);
         table.computing.reserve(nodes);
         table.op_keys.reserve(nodes * 2);
-        table
+        table.layouts.reserve(nodes);
+        table.kinds.reserve(nodes);
+        Self { table, ..Self::default() }
     }
 
     /// Adds the next node. Its operands and its root have been added before.
     pub fn push(&mut self, node: NodeFacts, sources: impl IntoIterator<Item = u32>) {
-        let index = index_u32(self.names.len());
+        let table = &mut self.table;
+        let index = index_u32(table.names.len());
         let traits = NodeTraits::of(&node.op);
         if traits.computes() {
-            self.computing.push(index);
+            table.computing.push(index);
         }
-        let (key, operands) = (self.op_keys.len(), self.sources.indices.len());
-        node.op.key(&mut self.op_keys);
-        self.sources.push(sources);
+        let (key, operands) = (table.op_keys.len(), table.sources.indices.len());
+        node.op.key(&mut table.op_keys);
+        table.sources.push(sources);
         let [a, b, c, d] = node.desc.shape.0;
+        let shape = a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ (node.desc.dtype as u64) << 59;
         let mut hasher = FxHasher::default();
-        hasher.write_u64(self.hash);
-        hasher
-            .write_u64(a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ (node.desc.dtype as u64) << 59);
+        hasher.write_u64(table.hash);
+        hasher.write_u64(shape);
         hasher.write_u64(node.offset_bytes);
-        hasher.write(bytemuck::cast_slice(&self.op_keys[key..]));
-        hasher.write(bytemuck::cast_slice(&self.sources.indices[operands..]));
-        self.hash = hasher.finish();
-        self.name_bytes += node.name.len() + 2 * size_of::<usize>();
-        self.replaceable.push(replaceable(&node, &self.sources.indices[operands..], &self.descs));
-        self.names.push(node.name);
-        self.descs.push(node.desc);
-        self.ops.push(node.op);
-        self.traits.push(traits);
-        self.roots.root.push(node.root.unwrap_or(index));
-        self.roots.offset_bytes.push(node.offset_bytes);
-        self.flags.push(node.flags);
-        self.pins.push(node.pin);
+        hasher.write(bytemuck::cast_slice(&table.op_keys[key..]));
+        hasher.write(bytemuck::cast_slice(&table.sources.indices[operands..]));
+        table.hash = hasher.finish();
+        table.name_bytes += node.name.len() + 2 * size_of::<usize>();
+        table.replaceable.push(replaceable(&node, &table.sources.indices[operands..], &table.descs));
+        table.names.push(node.name);
+        table.descs.push(node.desc);
+        table.ops.push(node.op);
+        table.traits.push(traits);
+        table.roots.root.push(node.root.unwrap_or(index));
+        table.roots.offset_bytes.push(node.offset_bytes);
+        table.flags.push(node.flags);
+        table.pins.push(node.pin);
+        self.sort(index as usize, key, shape);
     }
 
+    /// Finds the layout and the kind of the node that was added.
+    fn sort(&mut self, node: usize, key: usize, shape: u64) {
+        let Self { table, layouts, kinds } = self;
+        let mut hasher = FxHasher::default();
+        hasher.write_u64(shape);
+        table.descs[node].strides.0.into_iter().for_each(|stride| hasher.write_u64(stride));
+        let descs = &table.descs;
+        table.layouts.add(layouts, hasher.finish(), |_, other| descs[other] == descs[node]);
+        let mut hasher = FxHasher::default();
+        hasher.write_usize(table.layouts.of(node));
+        hasher.write(bytemuck::cast_slice(&table.op_keys[key..]));
+        let (layouts, sources, keys) = (&table.layouts, &table.sources, &table.op_keys);
+        // Operands that stand behind their user have no layout yet, and are refused once the table is whole.
+        let of_sources = |node: usize| sources.of(node).iter().map(|&source| layouts.by_node().get(source as usize));
+        of_sources(node).flatten().for_each(|&layout| hasher.write_u32(layout));
+        let (kind_keys, known) = (&mut table.kind_keys, table.kinds.count());
+        table.kinds.add(kinds, hasher.finish(), |kind, other| {
+            let (start, end) = kind_keys[kind];
+            layouts.of(other) == layouts.of(node)
+                && keys[start as usize..end as usize] == keys[key..]
+                && of_sources(other).eq(of_sources(node))
+        });
+        if table.kinds.count() > known {
+            kind_keys.push((index_u32(key), index_u32(keys.len())));
+        }
+    }
+
+    /// The table of the nodes added so far, of which the first `leaves` are leaves.
+    #[must_use]
+    pub fn build(mut self, leaves: usize) -> NodeTable {
+        self.table.leaves = leaves;
+        self.table
+    }
+}
+
+impl NodeTable {
     /// How many nodes there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -254,6 +311,9 @@ impl NodeTable {
             + size_of_val(&*self.traits)
             + size_of_val(&*self.replaceable)
             + size_of_val(&*self.computing)
+            + self.layouts.size_bytes()
+            + self.kinds.size_bytes()
+            + size_of_val(&*self.kind_keys)
             + size_of_val(&*self.op_keys)
     }
 }

@@ -10,7 +10,7 @@ use entensor_components::{
 use smallvec::SmallVec;
 
 use crate::{
-    columns::{GraphNodes, NodeFacts, NodeTable, index_u32},
+    columns::{GraphNodes, NodeFacts, NodeTable, NodeTableBuilder, index_u32},
     error::PlanError,
 };
 
@@ -69,8 +69,7 @@ pub(super) fn gather(
     let items = fetch(graph, entities, tensors)?;
     let positions: EntityHashMap<usize> = entities.iter().enumerate().map(|(i, &e)| (e, i)).collect();
     let order = order_of(entities, &items, &positions, tensors)?;
-    let mut table = NodeTable::with_capacity(order.entities.len());
-    table.leaves = order.leaves;
+    let mut table = NodeTableBuilder::with_capacity(order.entities.len());
     let (mut stored, mut shared) = (Vec::new(), Vec::new());
     for (node, &entity) in order.entities.iter().enumerate() {
         let (name, &dtype, &shape, &strides, op, sources, view, &flags, pin, place, in_graph) =
@@ -93,6 +92,7 @@ pub(super) fn gather(
             shared.push(index_u32(node));
         }
     }
+    let table = table.build(order.leaves);
     check_nodes(&table)?;
     Ok(GraphNodes {
         table: Arc::new(table),

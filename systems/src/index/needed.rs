@@ -6,7 +6,7 @@ use bevy_ecs::{entity::EntityHashMap, prelude::*};
 use entensor_components::Wanted;
 
 use crate::{
-    columns::{GraphNodes, NodeFlags, NodeOrder, NodeTable, Nodes, index_u32},
+    columns::{GraphNodes, NodeFlags, NodeOrder, NodeTable, NodeTableBuilder, Nodes, index_u32},
     error::PlanError,
 };
 
@@ -92,8 +92,8 @@ pub(super) fn select(
 /// The needed nodes alone, and the new index of each old one.
 fn compact(all: &GraphNodes, needed: &[bool]) -> (NodeTable, Vec<Entity>, Vec<u32>) {
     let count = needed.iter().filter(|&&needed| needed).count();
-    let mut table = NodeTable::with_capacity(count);
-    table.leaves = needed[..all.table.leaves].iter().filter(|&&needed| needed).count();
+    let mut table = NodeTableBuilder::with_capacity(count);
+    let leaves = needed[..all.table.leaves].iter().filter(|&&needed| needed).count();
     let mut entities = Vec::with_capacity(count);
     let mut index_of = vec![0; needed.len()];
     for node in (0..needed.len()).filter(|&node| needed[node]) {
@@ -103,5 +103,5 @@ fn compact(all: &GraphNodes, needed: &[bool]) -> (NodeTable, Vec<Entity>, Vec<u3
         facts.root = facts.root.map(|root| index_of[root as usize]);
         table.push(facts, all.table.sources.of(node).iter().map(|&source| index_of[source as usize]));
     }
-    (table, entities, index_of)
+    (table.build(leaves), entities, index_of)
 }

@@ -1,9 +1,9 @@
 //! **liveness**: when each planned tensor is alive, and which results take over an operand's memory.
 //!
 //! Reads: splits, copies, node columns, backends. Writes: `Live`.
-//! Invariants: steps are the submission order: the copies of a split, then its nodes. Inputs live throughout; outputs (and the
-//! roots they view) live from their first write to the end; everything else from its first to its last use. With several
-//! slots outputs live throughout, and so do copies where runs may be under way together. A result is
+//! Invariants: steps are the submission order: the copies of a split, then its nodes. Inputs live throughout, or to their last use if
+//! runs consume them; outputs (and the roots they view) live from their first write to the end; everything else from its first to its
+//! last use. With several slots outputs live throughout, and so do copies where runs may be under way together. A result is
 //! computed in place only over an operand of the same description that nobody reads afterwards (`take_over.rs`).
 //! Cost: linear in nodes × operands, three sweeps over dense columns, no hashing; copies are found through a list per source.
 //! Nothing is allocated when a graph of no more nodes is planned again. Source: DESIGN "liveness / allocate"; ggml-alloc
@@ -18,7 +18,7 @@ use bevy_ecs::{prelude::*, system::SystemParam};
 use entensor_components::{MemoryKind, Op, TensorDesc, TensorFlags};
 
 use crate::{
-    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, NodeSources, Nodes, PaddedBytes, index_u32},
+    columns::{Backends, Kinds, NodeFlags, NodeMemory, NodePlacements, NodeSources, Nodes, PaddedBytes, index_u32},
     error::PlanError,
     fallback::PlannedCopies,
     split::{Copies, CopyRecord, Split, Splits},
@@ -170,6 +170,7 @@ impl LivenessInputs<'_> {
 
     fn columns(&self) -> Columns<'_> {
         Columns {
+            layouts: &self.nodes.layouts,
             descs: &self.nodes.descs,
             ops: &self.nodes.ops,
             replaceable: &self.nodes.replaceable,
@@ -192,6 +193,7 @@ impl LivenessInputs<'_> {
 /// The same as plain slices, which the sweeps index without going through the world.
 #[derive(Clone, Copy)]
 struct Columns<'a> {
+    layouts: &'a Kinds,
     descs: &'a [TensorDesc],
     ops: &'a [Op],
     replaceable: &'a [u8],
@@ -272,7 +274,7 @@ impl Columns<'_> {
             live.copy_items = self.count_root_items(uses, live.slots);
             for (c, (copy, &(first, last))) in self.copies.iter().zip(&uses.copies).enumerate() {
                 let backend = copy.backend as usize;
-                let size_bytes = self.padded.of(copy.source as usize, backend);
+                let size_bytes = self.padded.of(self.layouts.of(copy.source as usize), backend);
                 let (first, last) = if first == NONE { (0, 0) } else { (first, last) };
                 let (first, last) = if self.under_way { Self::in_slots(live, (first, last)) } else { (first, last) };
                 let block = Block { arena: arena_of[backend], size_bytes, first, last };
@@ -315,13 +317,16 @@ impl Columns<'_> {
                 self.find_first(uses);
                 first = uses.steps_of(node).0;
             }
-            let (input, output) = (flags[node].input, uses.protected[node]);
-            let (first, last) = if input { (0, end) } else { (first, if output { end } else { last }) };
+            let TensorFlags { input, consumed, .. } = flags[node];
+            let output = uses.protected[node];
+            // A slot's inputs are written while older runs go on, so nobody else may use their memory.
+            let kept = output || (input && !(consumed && live.slots == 1));
+            let (first, last) = (if input { 0 } else { first }, if kept { end } else { last });
             let (first, last) = if !PLAIN && output { Self::in_slots(live, (first, last)) } else { (first, last) };
             let at = live.items.len();
             live.node_items[node] = index_u32(at);
             let backend = node_backends[node];
-            let size_bytes = self.padded.of(node, backend as usize);
+            let size_bytes = self.padded.of(self.layouts.of(node), backend as usize);
             let block = Block { arena: arena_of[backend as usize], size_bytes, first, last };
             let found = self.operand_to_take_over::<PLAIN>(node, backend, &block, uses, copy_items, live);
             if let Some(operand) = found {

@@ -8,6 +8,8 @@
 //!
 //! What exists once per pipelined slot is left alone: a run's result cannot follow memory that each run has another one of.
 
+use entensor_components::TensorFlags;
+
 use super::{Block, Columns, Holds, Live, LiveItem, NONE, Shrink, uses::Uses};
 
 impl Columns<'_> {
@@ -55,9 +57,11 @@ impl Columns<'_> {
         }
         let item = live.node_items[root];
         let old = live.items.get(item as usize).filter(|_| item != NONE)?;
-        let scratch = !self.flags[root].input && !uses.protected[root];
+        let TensorFlags { input, consumed, .. } = self.flags[root];
+        let ours = !input || (consumed && live.slots == 1);
         let whole = self.offsets[source as usize] == 0;
-        let free = scratch && whole && self.fits(block, old, live);
+        // What the user wrote was there before the first step.
+        let free = ours && !uses.protected[root] && whole && self.fits(block, old, input, live);
         (free && self.reads_alone(node, source, root, overwrites)).then_some(item)
     }
 
@@ -79,12 +83,13 @@ impl Columns<'_> {
         let dies = old.last == block.first;
         let sources = self.sources.of(node);
         let alone = || sources.iter().enumerate().all(|(i, &s)| s != source || overwrites.contains(&i));
-        (dies && self.fits(block, old, live) && alone()).then_some(live.copy_items + copy)
+        (dies && self.fits(block, old, false, live) && alone()).then_some(live.copy_items + copy)
     }
 
-    /// Whether the memory of an operand that dies here holds the result, and has been there before.
-    fn fits(&self, block: &Block, old: &LiveItem, live: &Live) -> bool {
-        old.first < block.first
+    /// Whether the memory of an operand that dies here holds the result, and has been there before (always, if it was there `before`
+    /// the run).
+    fn fits(&self, block: &Block, old: &LiveItem, before: bool, live: &Live) -> bool {
+        (before || old.first < block.first)
             && old.size_bytes >= block.size_bytes
             && live.blocks[old.block as usize].arena == block.arena
     }

@@ -1,4 +1,5 @@
-//! **publish**: makes the plan from the columns, allocates and binds its memory, and writes split and copy entities.
+//! **publish**: makes the plan from the columns, allocates and binds its memory, and writes split and copy entities, at once
+//! where systems of the user's stand between the passes, else when the plan first runs or somebody asks ([`show_plan`]).
 //!
 //! Reads: everything before it. Writes: `GraphPlan`, arenas, split and copy entities, `TensorCopies`, the plan cache.
 //! Invariants: the only structural change of all passes; on an error nothing of the graph's old plan is left half replaced.
@@ -17,7 +18,7 @@ pub use shown::unpublish;
 
 use crate::{
     cache::PlanCache,
-    columns::{NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning},
+    columns::{GraphNodes, NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning},
     compute::GraphRuns,
     error::{LiveTensor, PlanError},
     fallback::{FellBack, PlannedCopies, fall_back},
@@ -54,8 +55,8 @@ pub struct GraphPlan {
     pub arena: Entity,
     /// The arena's epoch when it was bound.
     pub arena_epoch: u64,
-    /// Split and copy entities, which go with the plan.
-    pub published: Vec<Entity>,
+    /// Split and copy entities, which go with the plan; none before they are shown.
+    pub shown: Option<Vec<Entity>>,
     /// The slot of the next run.
     pub slot: u32,
 }
@@ -136,28 +137,55 @@ pub fn publish(world: &mut World) -> PassResult {
     let existing: Vec<Arc<DeviceBuffer>> =
         world.resource::<NodeMemory>().buffers.iter().map(|b| Arc::clone(&b.memory)).collect();
     let entities = Arc::clone(&world.resource::<NodeOrder>().entities);
-    let published = shown::show(world, graph, &plan, &entities);
+    let shown = shown::keep_or_hide(world, graph, &plan, &entities);
     let (binding, arena_epoch) = bind(world, arena, &plan, &existing);
-    let seen = seen(world, graph);
     // The same plan in the same memory goes on where it was: what was written for the next slot stays valid.
     let slot = old.filter(|(p, epoch, _)| Arc::ptr_eq(p, &plan) && *epoch == arena_epoch).map_or(0, |(.., slot)| slot);
     let changed = plan.splits.len();
-    let plan = GraphPlan { plan, seen, binding, existing, entities, arena, arena_epoch, published, slot };
-    let mut gathered = std::mem::take(&mut world.resource_mut::<Gathered>().0);
-    // Copies that were spawned are the plan's, and no change of the graph. What others changed since it was gathered is one.
-    if (gathered.generation, gathered.shared_generation) == (before.generation, before.shared) {
-        (gathered.generation, gathered.shared_generation) = (seen.generation, seen.shared);
+    let plan = GraphPlan { plan, seen: before, binding, existing, entities, arena, arena_epoch, shown, slot };
+    let gathered = std::mem::take(&mut world.resource_mut::<Gathered>().0);
+    let mut planned = world.entity_mut(graph);
+    planned.insert((plan, gathered, GraphStatus::Planned));
+    planned.insert_if_new(GraphRuns::default());
+    let after = seen(world, graph);
+    absorb(world, graph, before, after);
+    if world.resource::<PlacementSync>().0 {
+        show_plan(world, graph);
+    }
+    *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
+    Ok(changed)
+}
+
+/// Makes entities of a planned graph's splits and copies, unless they are there: for tools and games to query. A run does so, too.
+pub fn show_plan(world: &mut World, graph: Entity) {
+    let Some(current) = world.get::<GraphPlan>(graph).filter(|current| current.shown.is_none()) else { return };
+    let (plan, entities) = (Arc::clone(&current.plan), Arc::clone(&current.entities));
+    let before = seen(world, graph);
+    let shown = shown::show(world, graph, &plan, &entities);
+    if let Some(mut current) = world.get_mut::<GraphPlan>(graph) {
+        current.shown = Some(shown);
+    }
+    let after = seen(world, graph);
+    absorb(world, graph, before, after);
+}
+
+/// Copies that come and go are the plan's, and no change of the graph. What others changed before is one.
+fn absorb(world: &mut World, graph: Entity, before: Seen, after: Seen) {
+    if let Some(mut plan) = world.get_mut::<GraphPlan>(graph)
+        && plan.seen == before
+    {
+        plan.seen = after;
+    }
+    if let Some(mut gathered) = world.get_mut::<GraphNodes>(graph)
+        && (gathered.generation, gathered.shared_generation) == (before.generation, before.shared)
+    {
+        (gathered.generation, gathered.shared_generation) = (after.generation, after.shared);
     }
     if let Some(mut fell) = world.get_mut::<FellBack>(graph)
         && fell.generation == before.generation
     {
-        fell.generation = seen.generation;
+        fell.generation = after.generation;
     }
-    let mut planned = world.entity_mut(graph);
-    planned.insert((plan, gathered, GraphStatus::Planned));
-    planned.insert_if_new(GraphRuns::default());
-    *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
-    Ok(changed)
 }
 
 /// Systems between the passes may have despawned what is planned.

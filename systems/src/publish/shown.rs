@@ -15,20 +15,24 @@ use crate::{
     plan::{Allocation, Held, Plan},
 };
 
-/// Replaces what a graph's last plan shows by what the new one does. What both show stays as it is: a graph that is planned again
-/// mostly gets the same splits.
-pub(super) fn show(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity]) -> Vec<Entity> {
-    let old = world.get_entity_mut(graph).ok().and_then(|mut graph| graph.take::<GraphPlan>());
-    if let Some(old) = old {
-        if shows_the_same(&old, plan, entities) && old.published.iter().all(|&e| world.get_entity(e).is_ok()) {
-            return old.published;
-        }
-        hide(world, graph, old);
+/// Takes away a graph's last plan with the entities it shows, unless the new one shows the same: a graph that is planned again
+/// mostly gets the same splits. Returns those that stay.
+pub(super) fn keep_or_hide(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity]) -> Option<Vec<Entity>> {
+    let mut old = world.get_entity_mut(graph).ok()?.take::<GraphPlan>()?;
+    let shown = old.shown.as_deref()?;
+    if shows_the_same(&old, plan, entities) && shown.iter().all(|&entity| world.get_entity(entity).is_ok()) {
+        return old.shown.take();
     }
-    let mut published = Vec::with_capacity(plan.splits.len() + plan.copies.len());
-    show_copies(world, graph, plan, entities, &mut published);
-    show_splits(world, graph, plan, entities, &mut published);
-    published
+    hide(world, graph, old);
+    None
+}
+
+/// Spawns split and copy entities, and notes copies on their sources.
+pub(super) fn show(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity]) -> Vec<Entity> {
+    let mut shown = Vec::with_capacity(plan.splits.len() + plan.copies.len());
+    show_copies(world, graph, plan, entities, &mut shown);
+    show_splits(world, graph, plan, entities, &mut shown);
+    shown
 }
 
 /// Removes a graph's plan and what it shows: split and copy entities, and the notes of copies on their sources.
@@ -43,6 +47,7 @@ pub fn unpublish(world: &mut World, graph: Entity) {
 }
 
 fn hide(world: &mut World, graph: Entity, old: GraphPlan) {
+    let Some(shown) = old.shown else { return };
     for copy in &old.plan.copies {
         let entity = old.entities[copy.source as usize];
         if let Some(mut copies) = world.get_mut::<TensorCopies>(entity)
@@ -51,7 +56,7 @@ fn hide(world: &mut World, graph: Entity, old: GraphPlan) {
             copies.0.retain(|copy| copy.graph != graph);
         }
     }
-    for entity in old.published {
+    for entity in shown {
         // A user may have despawned it already.
         world.try_despawn(entity).ok();
     }
@@ -72,7 +77,7 @@ fn shows_the_same(old: &GraphPlan, plan: &Plan, entities: &[Entity]) -> bool {
             && *old.entities == entities)
 }
 
-fn show_copies(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity], published: &mut Vec<Entity>) {
+fn show_copies(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity], shown: &mut Vec<Entity>) {
     let copies = |allocation: &Allocation| match allocation.held {
         Held::Copy(copy) => Some((plan.copies[copy as usize], allocation.slot, plan.allocation_name(allocation))),
         Held::Node(_) => None,
@@ -93,15 +98,15 @@ fn show_copies(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity
         }
     };
     let bundles: Vec<CopyBundle> = copies.iter().map(bundle).collect();
-    published.extend(world.spawn_batch(bundles));
-    for ((copy, slot, _), &entity) in copies.iter().zip(&*published) {
+    shown.extend(world.spawn_batch(bundles));
+    for ((copy, slot, _), &entity) in copies.iter().zip(&*shown) {
         if let Some(mut noted) = world.get_mut::<TensorCopies>(entities[copy.source as usize]) {
             noted.0.push(TensorCopy { graph, backend: BackendIndex(copy.backend), slot: *slot, copy: entity });
         }
     }
 }
 
-fn show_splits(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity], published: &mut Vec<Entity>) {
+fn show_splits(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity], shown: &mut Vec<Entity>) {
     let splits: Vec<_> = (plan.splits.iter().enumerate())
         .map(|(index, split)| {
             let nodes = plan.split_nodes(split).iter().map(|&n| entities[n as usize]).collect();
@@ -115,5 +120,5 @@ fn show_splits(world: &mut World, graph: Entity, plan: &Plan, entities: &[Entity
             )
         })
         .collect();
-    published.extend(world.spawn_batch(splits));
+    shown.extend(world.spawn_batch(splits));
 }

@@ -9,7 +9,7 @@ use super::{
     bytes::{Bytes, Content},
     queues::Clocks,
 };
-use crate::plan::{Held, Plan, Program, Step};
+use crate::plan::{Held, Plan, PlanNode, Program, Step};
 
 struct Walk<'a> {
     plan: &'a Plan,
@@ -386,10 +386,11 @@ impl Walk<'_> {
         });
     }
 
-    /// After the last step every output must still be there, and every input: it may be read by the next run too.
+    /// After the last step every output must still be there, and every input that the run does not consume: the next run may read it too.
     fn check_outputs(&mut self) {
         let plan = self.plan;
-        for node in plan.nodes().filter(|node| node.flags.output || node.flags.input) {
+        let is_kept = |node: &PlanNode<'_>| node.flags.output || (node.flags.input && !node.flags.consumed);
+        for node in plan.nodes().filter(is_kept) {
             let Some((memory, offset)) = self.home(node.root) else {
                 self.violations.push(Violation::OutOfBounds { name: Arc::clone(node.name) });
                 continue;

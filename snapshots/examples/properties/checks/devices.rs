@@ -5,7 +5,8 @@ use std::sync::Arc;
 use entensor::graph_text::{BackendText, GraphText};
 use entensor_components::{
     Backend, BackendError, BackendIndex, BufferKey, Capabilities, DTypeClass, GraphTensors, ImportedBytes,
-    MemoryHandle, MemoryReport, OpDesc, Pinned, PipelineCopies, PreparedSplit, SplitView, Support, TensorDesc, Usage,
+    MemoryHandle, MemoryReport, OpDesc, Pinned, PipelineCopies, PreparedSplit, SplitView, Support, TensorDesc,
+    TensorFlags, Usage,
 };
 use entensor_null::NullBackend;
 use entensor_oracle::OracleBackend;
@@ -134,6 +135,18 @@ impl<'a> Machine<'a> {
         }
         if world.get::<PipelineCopies>(*graph) != Some(&PipelineCopies(copies)) {
             world.entity_mut(*graph).insert(PipelineCopies(copies));
+        }
+    }
+
+    /// Has runs consume every input, or none.
+    pub(super) fn consume_inputs(&mut self, consumed: bool) {
+        let Planner { world, graph, .. } = &mut *self.planner;
+        let tensors = world.get::<GraphTensors>(*graph).expect("it was spawned").0.clone();
+        for tensor in tensors {
+            let flags = *world.get::<TensorFlags>(tensor).expect("a tensor has all its components");
+            if flags.input {
+                world.entity_mut(tensor).insert(TensorFlags { consumed, ..flags });
+            }
         }
     }
 

@@ -160,6 +160,8 @@ pub(super) fn check(turn: u64, source: &str, tools: &mut Tools, summary: &mut Su
         pins: text.tensors().iter().map(|t| t.pin.map(|pin| u32::try_from(pin).expect("few"))).collect(),
         copies: text.copies(),
     };
+    let consumes = turn % 3 == 1;
+    machine.consume_inputs(consumes);
     machine.set(&no_pins, 1);
     let free = match machine.planner.plan() {
         Ok(plan) => plan,
@@ -212,11 +214,12 @@ pub(super) fn check(turn: u64, source: &str, tools: &mut Tools, summary: &mut Su
     run_cached(&mut machine, first, plan, &one)?;
     summary.cached += 1;
     summary.runs += u64::from(first.copies + 1);
+    summary.consuming += u64::from(consumes);
     if !random.percent(FRESH_PERCENT) {
         return Ok(());
     }
     let fresh = with_wishes(&source, &text, last);
-    run_fresh(&fresh, last, last_plan, &one).map_err(|message| format!("{message}\n--- as\n{fresh}"))?;
+    run_fresh(&fresh, last, last_plan, consumes, &one).map_err(|message| format!("{message}\n--- as\n{fresh}"))?;
     summary.fresh += 1;
     summary.runs += u64::from(last.copies + 1);
     Ok(())
@@ -235,9 +238,10 @@ fn run_cached(machine: &mut Machine<'_>, wishes: &Wishes, plan: &Arc<Plan>, one:
 }
 
 /// Plans and runs wishes in a new world, which has to come to the same plan as one that has planned much else.
-fn run_fresh(source: &str, wishes: &Wishes, plan: &Plan, one: &[Outcome]) -> Result<(), String> {
+fn run_fresh(source: &str, wishes: &Wishes, plan: &Plan, consumes: bool, one: &[Outcome]) -> Result<(), String> {
     let mut planner = Planner::new(Recording::Off);
-    let machine = Machine::new(&mut planner, &parse(source)?).ok_or("memory fits only once")?;
+    let mut machine = Machine::new(&mut planner, &parse(source)?).ok_or("memory fits only once")?;
+    machine.consume_inputs(consumes);
     let fresh = machine.planner.plan().map_err(|error| format!("a new world refuses: {error}"))?;
     if !same_plan(&fresh, plan) {
         return Err("a new world comes to another plan".into());

@@ -15,6 +15,8 @@ pub(crate) struct Summary {
     pub(crate) refused: BTreeMap<&'static str, u64>,
     /// Graphs whose numbers were compared with those of one host.
     pub(crate) compared: u64,
+    /// Those whose runs consumed their inputs.
+    pub(crate) consuming: u64,
     /// Those that had every legal placement tried.
     pub(crate) exhausted: u64,
     /// Placements whose plan was proved and run.
@@ -50,6 +52,7 @@ impl Summary {
             (&mut self.planned, other.planned),
             (&mut self.new_worlds, other.new_worlds),
             (&mut self.compared, other.compared),
+            (&mut self.consuming, other.consuming),
             (&mut self.exhausted, other.exhausted),
             (&mut self.placements, other.placements),
             (&mut self.spread, other.spread),
@@ -73,8 +76,8 @@ impl fmt::Display for Summary {
         counts(f, &self.refused)?;
         write!(
             f,
-            "), {} in a new world too; {} compared with one host in {} runs: ",
-            self.new_worlds, self.compared, self.runs
+            "), {} in a new world too; {} compared with one host, {} of them with inputs that runs consume, in {} runs: ",
+            self.new_worlds, self.compared, self.consuming, self.runs
         )?;
         write!(f, "{} placements, {} with copies between memories, ", self.placements, self.spread)?;
         write!(f, "all legal ones of {} graphs, without a plan (", self.exhausted)?;

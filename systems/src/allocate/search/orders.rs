@@ -32,9 +32,6 @@ pub(super) struct Orders<'a> {
     pub(super) problem: &'a Problem,
     /// Where buffers begin.
     span: u64,
-    /// Where the permanent jobs end.
-    floor: u64,
-    permanent_bytes: u64,
     /// Per job its address in the last layout.
     pub(super) addresses: Vec<u64>,
     /// Per buffer how far it is used.
@@ -54,17 +51,12 @@ impl<'a> Orders<'a> {
         let limits = problem.limits;
         let span = limits.max_bytes.checked_next_multiple_of(limits.align_bytes).unwrap_or(limits.max_bytes);
         let addresses = vec![UNPLACED; problem.jobs.len()];
-        let (mut floor, mut permanent_bytes) = (0, 0);
-        for job in &problem.permanent {
-            permanent_bytes = floor + job.size;
-            floor = limits.end(floor, job.size);
-        }
         let jobs = problem.jobs.len() as u64;
         let together = problem.pairs().map(|pairs| 2 * pairs as u64 / jobs.max(1));
         let dense =
             together.is_none_or(|together| together + sorting(usize::try_from(together).unwrap_or(0)) > jobs / 2);
         let (sizes, standing, taken) = (Vec::new(), Vec::new(), Vec::new());
-        Self { problem, span, floor, permanent_bytes, addresses, sizes, dense, standing, taken, visits }
+        Self { problem, span, addresses, sizes, dense, standing, taken, visits }
     }
 
     /// Whether the budget is used up.
@@ -96,8 +88,8 @@ impl<'a> Orders<'a> {
         self.addresses.fill(UNPLACED);
         self.standing.clear();
         self.sizes.clear();
-        self.sizes.push(self.permanent_bytes);
-        let mut total = self.permanent_bytes;
+        self.sizes.push(self.problem.permanent_bytes);
+        let mut total = self.problem.permanent_bytes;
         for &job in order {
             let address = self.find(job as usize, gap)?;
             self.addresses[job as usize] = address;
@@ -154,7 +146,7 @@ impl<'a> Orders<'a> {
     /// The place between what is taken.
     fn fit_between(&self, size: u64, gap: Gap) -> Option<u64> {
         let (span, max) = (self.span, self.problem.limits.max_bytes);
-        let mut at = self.floor;
+        let mut at = self.problem.floor;
         let mut found: Option<(u64, u64)> = None;
         for &(start, end) in &self.taken {
             let free = fit(span, max, at, size)?;
@@ -181,11 +173,7 @@ impl<'a> Orders<'a> {
             BlockPlace { buffer: index_u32(usize::try_from(buffer).unwrap_or(usize::MAX)), offset_bytes }
         };
         let mut places: Vec<BlockPlace> = self.addresses.iter().map(place).collect();
-        let mut offset_bytes = 0;
-        for job in &self.problem.permanent {
-            places.push(BlockPlace { buffer: 0, offset_bytes });
-            offset_bytes = self.problem.limits.end(offset_bytes, job.size);
-        }
+        places.extend(self.problem.permanent_places());
         Layout { sizes: self.sizes.clone(), places }
     }
 

@@ -1,7 +1,11 @@
 //! One arena's blocks as a search looks at them, and which of them are alive together.
 
 use super::Goal;
-use crate::{allocate::free_list::Limits, columns::index_u32, liveness::Shrink};
+use crate::{
+    allocate::{BlockPlace, free_list::Limits},
+    columns::index_u32,
+    liveness::Shrink,
+};
 
 /// A block of some bytes.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +25,9 @@ pub(in crate::allocate) struct Problem {
     /// Jobs that are alive together with every other: where one buffer holds everything, they lie at its start, which costs
     /// nothing, since any layout can be shifted so.
     pub(in crate::allocate) permanent: Vec<Job>,
+    /// Where the next job may lie behind the permanent ones, and how many bytes those use.
+    pub(super) floor: u64,
+    pub(super) permanent_bytes: u64,
     /// Jobs that become smaller: (job, step, bytes in use after the step), by job and step. Mostly none.
     shrinks: Vec<(u32, u32, u64)>,
     pub(super) goal: Goal,
@@ -30,20 +37,29 @@ pub(in crate::allocate) struct Problem {
 }
 
 impl Problem {
-    pub(in crate::allocate) fn new(limits: Limits, jobs: Vec<Job>, shrinks: &[Shrink], goal: Goal) -> Self {
-        let (jobs, permanent) = if goal.target <= limits.max_bytes && shrinks.is_empty() {
+    pub(in crate::allocate) fn new(limits: Limits, mut jobs: Vec<Job>, shrinks: &[Shrink], goal: Goal) -> Self {
+        let mut permanent = Vec::new();
+        if goal.target <= limits.max_bytes && shrinks.is_empty() {
             let first_end = jobs.iter().map(|job| job.last).min().unwrap_or(0);
             let last_start = jobs.iter().map(|job| job.first).max().unwrap_or(0);
-            let (jobs, mut permanent): (Vec<Job>, Vec<Job>) =
-                jobs.into_iter().partition(|job| job.first > first_end || job.last < last_start);
+            jobs.retain(|&job| {
+                let comes_and_goes = job.first > first_end || job.last < last_start;
+                if !comes_and_goes {
+                    permanent.push(job);
+                }
+                comes_and_goes
+            });
             // The last one may end where its bytes end, whatever its alignment.
             permanent.sort_by_key(|job| limits.end(0, job.size) - job.size);
-            (jobs, permanent)
-        } else {
-            (jobs, Vec::new())
-        };
-        let (starts, earlier) = (Vec::new(), Vec::new());
-        let mut problem = Self { limits, jobs, permanent, shrinks: Vec::new(), goal, starts, earlier };
+        }
+        let (mut floor, mut permanent_bytes) = (0, 0);
+        for job in &permanent {
+            permanent_bytes = floor + job.size;
+            floor = limits.end(floor, job.size);
+        }
+        let (shrunk, starts, earlier) = (Vec::new(), Vec::new(), Vec::new());
+        let mut problem =
+            Self { limits, jobs, permanent, floor, permanent_bytes, shrinks: shrunk, goal, starts, earlier };
         if !shrinks.is_empty() {
             let mut job_of: Vec<(u32, u32)> = problem.jobs.iter().zip(0..).map(|(job, i)| (job.block, i)).collect();
             job_of.sort_unstable();
@@ -55,6 +71,21 @@ impl Problem {
             problem.shrinks.sort_unstable();
         }
         problem
+    }
+
+    /// Where the permanent jobs lie.
+    pub(super) fn permanent_places(&self) -> impl Iterator<Item = BlockPlace> + '_ {
+        let mut end = 0;
+        self.permanent.iter().map(move |job| {
+            let offset_bytes = end;
+            end = self.limits.end(end, job.size);
+            BlockPlace { buffer: 0, offset_bytes }
+        })
+    }
+
+    /// Whether any job becomes smaller.
+    pub(super) fn has_shrinks(&self) -> bool {
+        !self.shrinks.is_empty()
     }
 
     /// How many pairs of jobs are alive together, if they have been listed.

@@ -14,18 +14,22 @@ mod error;
 pub mod graph_text;
 mod graphs;
 mod io;
+mod limits;
+mod lost;
 mod memory;
 mod registry;
 mod run;
+mod runs;
 mod setup;
+mod shadow;
 mod spawn;
 
 pub use builder::{GraphBuilder, Tensor};
 pub use engine::{ArenaId, BufferId, Engine, GraphId, TensorId};
 pub use entensor_components as components;
 pub use entensor_components::{
-    Backend, BackendError, BackendIndex, Cause, DType, ImportedBytes, Op, PoolOp, RopeMode, Shape, SortOrder, Strides,
-    TensorDesc, UpscaleMode, Usage,
+    Backend, BackendError, BackendIndex, CancelToken, Cause, DType, ImportedBytes, Op, PoolOp, RopeMode, RunLimit,
+    Shape, SortOrder, Strides, TensorDesc, UpscaleMode, Usage,
 };
 pub use entensor_systems as systems;
 pub use entensor_systems::{
@@ -33,8 +37,11 @@ pub use entensor_systems::{
 };
 pub use error::{BuildError, EngineError};
 pub use io::Element;
+pub use limits::RunProgress;
+pub use lost::{DeviceLost, LostDevice, LostState};
 pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};
 pub use run::Explanation;
+pub use runs::RunId;
 pub use setup::EngineBuilder;
 
 /// The README's program, so that it cannot rot.

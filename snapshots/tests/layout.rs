@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("backends/null", &["entensor-components"]),
     ("backends/oracle", &["entensor-components"]),
     ("backends/cpu", &["entensor-components"]),
+    ("backends/sim", &["entensor-components"]),
     ("engine", &["entensor-components", "entensor-systems", "entensor-null", "entensor-oracle", "entensor-cpu"]),
     ("engine/models", &["entensor", "entensor-components"]),
     ("engine/cli", &["entensor", "entensor-models"]),

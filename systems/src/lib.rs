@@ -30,7 +30,7 @@ mod verify;
 
 pub use cache::{DEFAULT_PLAN_BYTES, PlanCache};
 pub use columns::*;
-pub use compute::run_plan;
+pub use compute::{GraphRuns, Mode, RunLimits, RunState, run_plan};
 pub use error::*;
 pub use fallback::{CopiesFallback, FellBack, PlannedCopies};
 pub use plan::*;

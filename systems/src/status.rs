@@ -120,6 +120,13 @@ pub enum GraphStatus {
         /// Why.
         error: PlanError,
     },
+    /// A device that its plan used is lost. It is planned again without it before its next run.
+    DeviceLost {
+        /// The backend.
+        backend: Arc<str>,
+        /// What the driver said.
+        reason: Arc<str>,
+    },
 }
 
 /// One pass's figures.
@@ -156,7 +163,8 @@ impl PassTimings {
         *self = Self::default();
     }
 
-    fn record(&mut self, pass: Pass, ns: u64, changed: u64) {
+    /// Adds a call of a pass, for who does its work outside the schedule.
+    pub fn record(&mut self, pass: Pass, ns: u64, changed: u64) {
         let timing = &mut self.0[pass as usize];
         timing.calls += 1;
         timing.total_ns += ns;

@@ -80,4 +80,25 @@ pub enum BackendError {
         /// What the driver said.
         reason: String,
     },
+    /// Somebody cancelled the run.
+    #[error("the run was cancelled; its results are incomplete, run it again")]
+    Cancelled,
+    /// A place that the prepared split does not have.
+    #[error(
+        "step {step}, row {row} is no place of this split; go on from the cursor of its last pause, or from the start"
+    )]
+    BadCursor {
+        /// The step.
+        step: u32,
+        /// The row.
+        row: u32,
+    },
+    /// A ticket or event that this backend never gave out.
+    #[error("`{backend}` has no event {event}; wait for events at the backend that recorded them")]
+    UnknownEvent {
+        /// The backend that was asked.
+        backend: Arc<str>,
+        /// The number.
+        event: u64,
+    },
 }

@@ -38,6 +38,8 @@ pub(crate) struct InputState {
     pub(crate) written: Vec<bool>,
     /// The slot of the last run, while its outputs are still there.
     pub(crate) ran_slot: Option<u32>,
+    /// A run that goes on with the next call.
+    pub(crate) paused: Option<crate::limits::PausedRun>,
 }
 
 impl InputState {
@@ -45,6 +47,7 @@ impl InputState {
     /// becomes of it.
     pub(crate) fn start(&mut self, plan: &Plan) {
         self.ran_slot = None;
+        self.paused = None;
         for (written, flags) in self.written.iter_mut().zip(&plan.flags[..plan.leaves()]) {
             *written &= !flags.consumed;
         }

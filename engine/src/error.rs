@@ -198,6 +198,12 @@ pub enum EngineError {
         /// The output.
         tensor: Arc<str>,
     },
+    /// A run was cancelled, or could not go on after a pause.
+    #[error("the run of graph `{graph}` was cancelled; its outputs are gone, and the next run starts over")]
+    Cancelled {
+        /// The graph.
+        graph: Arc<str>,
+    },
 }
 
 fn violation_list(violations: &[Violation]) -> String {
@@ -228,6 +234,7 @@ impl EngineError {
             Self::NotWritable { .. } => "NotWritable",
             Self::InputNotWritten { .. } => "InputNotWritten",
             Self::OutputGone { .. } => "OutputGone",
+            Self::Cancelled { .. } => "Cancelled",
         }
     }
 }

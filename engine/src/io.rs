@@ -131,6 +131,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         if !self.world().get::<TensorFlags>(target.entity).is_some_and(|flags| flags.input) {
             return Err(EngineError::NotWritable { tensor: target.name });
         }
+        self.abandon(graph);
         self.plan(graph)?;
         self.hold_arena(graph)?;
         let plan = self.world().get::<GraphPlan>(graph.0).ok_or(EngineError::UnknownGraph)?;

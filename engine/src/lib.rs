@@ -14,6 +14,7 @@ mod error;
 pub mod graph_text;
 mod graphs;
 mod io;
+mod limits;
 mod memory;
 mod registry;
 mod run;
@@ -24,8 +25,8 @@ pub use builder::{GraphBuilder, Tensor};
 pub use engine::{ArenaId, BufferId, Engine, GraphId, TensorId};
 pub use entensor_components as components;
 pub use entensor_components::{
-    Backend, BackendError, BackendIndex, Cause, DType, ImportedBytes, Op, PoolOp, RopeMode, Shape, SortOrder, Strides,
-    TensorDesc, UpscaleMode, Usage,
+    Backend, BackendError, BackendIndex, CancelToken, Cause, DType, ImportedBytes, Op, PoolOp, RopeMode, RunLimit,
+    Shape, SortOrder, Strides, TensorDesc, UpscaleMode, Usage,
 };
 pub use entensor_systems as systems;
 pub use entensor_systems::{
@@ -33,6 +34,7 @@ pub use entensor_systems::{
 };
 pub use error::{BuildError, EngineError};
 pub use io::Element;
+pub use limits::RunProgress;
 pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};
 pub use run::Explanation;
 pub use setup::EngineBuilder;

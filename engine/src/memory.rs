@@ -102,7 +102,10 @@ impl<W: BorrowMut<World>> Engine<W> {
         let buffer = self.create_buffer(name, self.host(), Usage::Weights, desc.size_bytes())?;
         let memory = Arc::clone(&self.buffer(buffer)?);
         let fail = |source| EngineError::Backend { what: name.into(), source };
-        memory.backend().write(memory.memory(), 0, &bytes).map_err(fail)?;
+        if let Err(source) = memory.backend().write(memory.memory(), 0, &bytes) {
+            self.world_mut().despawn(buffer.0);
+            return Err(fail(source));
+        }
         self.tensor_in(name, dtype, dims, buffer, 0)
     }
 

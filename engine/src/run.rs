@@ -211,7 +211,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         Ok(())
     }
 
-    fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {
+    pub(crate) fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {
         let (plan, state) = (self.world().get::<GraphPlan>(graph.0), self.world().get::<InputState>(graph.0));
         let (Some(plan), Some(state)) = (plan, state) else { return Err(EngineError::UnknownGraph) };
         let plan = &plan.plan;

@@ -64,7 +64,7 @@ pub fn run_plan(plan: &Plan, memory: &[MemoryHandle], slot: u32) -> Result<(), P
     Ok(())
 }
 
-fn failed(plan: &Plan, step: usize, what: &Step, source: BackendError) -> PlanError {
+pub(crate) fn failed(plan: &Plan, step: usize, what: &Step, source: BackendError) -> PlanError {
     let name = |b: u32| Arc::clone(&plan.backends[b as usize].name);
     let (what, backend) = match what {
         Step::Copy { copy, split, .. } => {
@@ -89,7 +89,7 @@ fn grow(plan: &Plan, staging: &mut Vec<u8>) -> Result<(), BackendError> {
 }
 
 /// Copies a tensor's span from one backend's memory to another's.
-fn copy(
+pub(crate) fn copy(
     plan: &Plan,
     memory: &[MemoryHandle],
     from_backend: u32,

@@ -156,7 +156,8 @@ impl PassTimings {
         *self = Self::default();
     }
 
-    fn record(&mut self, pass: Pass, ns: u64, changed: u64) {
+    /// Adds a call of a pass, for who does its work outside the schedule.
+    pub fn record(&mut self, pass: Pass, ns: u64, changed: u64) {
         let timing = &mut self.0[pass as usize];
         timing.calls += 1;
         timing.total_ns += ns;

@@ -11,21 +11,25 @@ pub(crate) fn note(uses: &mut Vec<SlotUse>, place: &Place, written: bool) {
     SlotUse::note(uses, MemorySlot(slot), written, needed_bytes as u64);
 }
 
-/// Locks what a program uses, and writes down where each slot begins.
+/// Locks what a program uses, writes down where each slot begins, and says whether that was written there already.
 pub(crate) fn lock<'a>(
     uses: &[SlotUse],
     memory: &'a [MemoryHandle],
     bases: &mut [Base],
-) -> Result<HostLocks<'a>, BackendError> {
+) -> Result<(HostLocks<'a>, bool), BackendError> {
     let mut locks = HostLocks::take(uses, memory)?;
+    let mut same = true;
     for slot_use in uses {
-        bases[slot_use.slot.0 as usize] = if slot_use.written {
+        let base = if slot_use.written {
             let bytes = locks.bytes_mut(slot_use.slot);
             Base { bytes: bytes.as_mut_ptr(), len: bytes.len() }
         } else {
             let bytes = locks.bytes(slot_use.slot);
             Base { bytes: bytes.as_ptr().cast_mut(), len: bytes.len() }
         };
+        let written_down = &mut bases[slot_use.slot.0 as usize];
+        same &= *written_down == base;
+        *written_down = base;
     }
-    Ok(locks)
+    Ok((locks, same))
 }

@@ -3,21 +3,14 @@
 //! Nobody waits for a helper to come. Threads of our own are woken without allocating; a shared pool is asked with one
 //! job (one allocation), or two for two helpers, and whoever of its workers is free looks in.
 
-use std::{
-    sync::{
-        Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread::JoinHandle,
-};
+use std::{sync::Arc, thread::JoinHandle};
 
 use rayon::ThreadPool;
 
-use crate::run::Run;
-
-/// How long a helper of our own looks out for the next run before it sleeps: splits of one graph follow each other
-/// closely, and waking takes longer than that.
-const LOOKOUT_SPINS: u32 = 500;
+use crate::{
+    bell::{Bell, Help},
+    run::Run,
+};
 
 /// Who can be asked for help.
 pub(crate) enum Crew {
@@ -56,13 +49,13 @@ impl Crew {
             Self::Pool { pool, helpers } if *helpers <= 2 => {
                 for _ in 0..*helpers {
                     let run = Arc::clone(run);
-                    pool.spawn(move || help(&run));
+                    pool.spawn(move || run.help());
                 }
             }
             Self::Pool { pool, .. } => {
                 // One allocation for however many workers; those above the limit find the gate full.
                 let run = Arc::clone(run);
-                pool.spawn_broadcast(move |_| help(&run));
+                pool.spawn_broadcast(move |_| run.help());
             }
         }
     }
@@ -77,98 +70,18 @@ impl Crew {
     }
 }
 
-/// Helps, and keeps a panic of a kernel from ending the thread or the pool: the run reports it.
-fn help(run: &Run) {
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.help()));
-}
-
 /// Threads that end with their backend and the splits it prepared.
 pub(crate) struct OwnThreads {
-    bell: Arc<Bell>,
+    bell: Arc<Bell<Run>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Drop for OwnThreads {
     fn drop(&mut self) {
-        self.bell.state().closing = true;
-        self.bell.rung.notify_all();
-        self.bell.rings.fetch_add(1, Ordering::Release);
+        self.bell.close();
         for thread in self.threads.drain(..) {
             // Helpers catch panics of kernels; there is nothing left to report.
             let _ = thread.join();
-        }
-    }
-}
-
-/// Runs that want help.
-#[derive(Default)]
-struct Bell {
-    state: Mutex<BellState>,
-    rung: Condvar,
-    /// Changes with every ring, so that helpers can look out without a lock.
-    rings: AtomicUsize,
-}
-
-#[derive(Default)]
-struct BellState {
-    runs: Vec<Arc<Run>>,
-    sleepers: usize,
-    closing: bool,
-}
-
-impl Bell {
-    fn state(&self) -> std::sync::MutexGuard<'_, BellState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ring(&self, run: &Arc<Run>) {
-        let sleepers = {
-            let mut state = self.state();
-            state.runs.push(Arc::clone(run));
-            state.sleepers
-        };
-        self.rings.fetch_add(1, Ordering::Release);
-        if sleepers > 0 {
-            self.rung.notify_all();
-        }
-    }
-
-    fn silence(&self, run: &Arc<Run>) {
-        let mut state = self.state();
-        if let Some(index) = state.runs.iter().position(|r| Arc::ptr_eq(r, run)) {
-            state.runs.swap_remove(index);
-        }
-    }
-
-    /// A helper's life.
-    fn serve(&self) {
-        let mut heard = self.rings.load(Ordering::Acquire);
-        while let Some(run) = self.next_run(&mut heard) {
-            help(&run);
-            drop(run);
-            for _ in 0..LOOKOUT_SPINS {
-                if self.rings.load(Ordering::Acquire) != heard {
-                    break;
-                }
-                std::hint::spin_loop();
-            }
-        }
-    }
-
-    /// Sleeps until a run wants help; `None` when it is time to go.
-    fn next_run(&self, heard: &mut usize) -> Option<Arc<Run>> {
-        let mut state = self.state();
-        loop {
-            if state.closing {
-                return None;
-            }
-            *heard = self.rings.load(Ordering::Acquire);
-            if let Some(run) = state.runs.iter().find(|run| run.wants_help()) {
-                return Some(Arc::clone(run));
-            }
-            state.sleepers += 1;
-            state = self.rung.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.sleepers -= 1;
         }
     }
 }

@@ -6,6 +6,8 @@
 //! - **Numerics.** f32 accumulation (f64 for sums of rows); products with block weights round activations to 8-bit blocks of 32,
 //!   where a NaN or an infinity makes the whole product NaN. Outer axes of the weights are repeated in groups, as
 //!   grouped-query attention needs it.
+//! - **Cuts.** A prepared split runs from a cursor up to a deadline. Chunks are some microseconds of work on a grid that the shapes fix, so a
+//!   run that is cancelled or out of time comes back within a chunk or two, and where it was cut changes no bit.
 //! - **Unsafe.** `tensor` (strides to pointers), `run` (who may touch them when) and `simd` (instructions); kernels promise only that they
 //!   write the rows of their chunk.
 //!
@@ -21,6 +23,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("tensors are little-endian in memory; this backend reads them in place");
 
+mod bell;
 mod bind;
 mod crew;
 mod kernels;
@@ -30,7 +33,9 @@ mod place;
 mod run;
 mod simd;
 mod support;
+mod sync;
 mod tensor;
+mod walk;
 mod work;
 
 use std::sync::Arc;

@@ -16,7 +16,7 @@ pub(crate) const TILE: usize = 256;
 const BLOCK_BYTES: usize = 256;
 
 /// Where a slot's bytes begin in this run.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Base {
     pub(crate) bytes: *mut u8,
     pub(crate) len: usize,

@@ -9,10 +9,11 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 use common::{block, cpu, memory, reductions};
-use entensor_components::Backend;
+use entensor_components::{Backend, Cursor, Progress, RunLimit};
 use entensor_cpu::{CpuBackend, CpuConfig};
 
 struct Counting;
@@ -59,6 +60,13 @@ fn a_warm_submission_allocates_nothing() {
             fewest = fewest.min(ALLOCATIONS.load(Ordering::Relaxed) - before);
         }
         assert_eq!(fewest, 0, "{threads} threads, {width} × {tokens}");
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let mut at = Cursor::START;
+        let limit = || RunLimit { deadline: Some(Instant::now()), cancel: None };
+        while let Progress::Paused(next) = prepared.run_from(&memories, at, &limit()).expect("runs") {
+            at = next;
+        }
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "in pieces, {threads} threads, {width} × {tokens}");
     }
     // Asking a shared pool takes a job or two, however large the pool is.
     for workers in [1, 2, 8] {

@@ -2,8 +2,13 @@
 
 mod common;
 
+use std::time::Instant;
+
 use common::{contents, cpu, floats, memory, node};
-use entensor_components::{Backend, DType, MemorySlot, NodeDesc, Op, Shape, SplitDesc, Strides, TensorDesc, TensorRef};
+use entensor_components::{
+    Backend, Cursor, DType, MemorySlot, NodeDesc, Op, Progress, RunLimit, Shape, SplitDesc, Strides, TensorDesc,
+    TensorRef,
+};
 use entensor_oracle::OracleBackend;
 use proptest::prelude::*;
 
@@ -54,6 +59,24 @@ fn run(backend: &dyn Backend, split: &SplitDesc) -> Vec<u8> {
     contents(backend, &memory)
 }
 
+/// Two runs of one prepared split, in pieces of a chunk, one after the other.
+fn run_in_turns(backend: &dyn Backend, split: &SplitDesc) -> [Vec<u8>; 2] {
+    let memories = [(); 2].map(|()| memory(backend, &floats(1024)));
+    let prepared = backend.prepare(split).expect("valid");
+    let mut at = [Some(Cursor::START); 2];
+    while at.iter().any(Option::is_some) {
+        for (memory, at) in memories.iter().zip(&mut at) {
+            let Some(from) = *at else { continue };
+            let limit = RunLimit { deadline: Some(Instant::now()), cancel: None };
+            *at = match prepared.run_from(std::slice::from_ref(memory), from, &limit).expect("runs") {
+                Progress::Done(_) => None,
+                Progress::Paused(next) => Some(next),
+            };
+        }
+    }
+    memories.map(|memory| contents(backend, &memory))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -63,6 +86,9 @@ proptest! {
         let expected = run(&OracleBackend::new("oracle"), &split);
         prop_assert_eq!(&run(&cpu(1), &split), &expected);
         prop_assert_eq!(&run(&cpu(2), &split), &expected);
+        for in_turns in run_in_turns(&cpu(1), &split) {
+            prop_assert_eq!(&in_turns, &expected);
+        }
     }
 }
 

@@ -22,8 +22,9 @@ mod eval;
 use std::sync::Arc;
 
 use entensor_components::{
-    Backend, BackendError, BufferKey, Capabilities, HostBuffers, HostLocks, ImportedBytes, MemoryHandle, MemoryReport,
-    NodeDesc, OpDesc, PreparedSplit, SlotUse, SplitView, Support, TensorDesc, TensorRef, Ticket, Usage, host_io,
+    Backend, BackendError, BufferKey, Capabilities, Cursor, HostBuffers, HostLocks, ImportedBytes, MemoryHandle,
+    MemoryReport, NodeDesc, OpDesc, PreparedSplit, Progress, RunLimit, SlotUse, SplitView, Support, TensorDesc,
+    TensorRef, Ticket, Usage, host_io,
 };
 
 /// The reference backend. Supports every op, dtype and layout that the op table's rules allow.
@@ -143,14 +144,35 @@ struct OracleSplit {
 
 impl PreparedSplit for OracleSplit {
     fn submit(&self, memory: &[MemoryHandle]) -> Result<Ticket, BackendError> {
+        match self.run_from(memory, Cursor::START, &RunLimit::NONE)? {
+            Progress::Done(ticket) => Ok(ticket),
+            Progress::Paused(_) => unreachable!("nothing pauses a run without a limit"),
+        }
+    }
+
+    /// By whole nodes, which are the steps.
+    fn run_from(&self, memory: &[MemoryHandle], from: Cursor, limit: &RunLimit<'_>) -> Result<Progress, BackendError> {
+        let start = from.step as usize;
+        if from.row > 0 || !from.is_start() && start >= self.nodes.len() {
+            return Err(BackendError::BadCursor { step: from.step, row: from.row });
+        }
         let mut locks = HostLocks::take(&self.slots, memory)?;
-        for node in &self.nodes {
+        for (index, node) in self.nodes.iter().enumerate().skip(start) {
+            if limit.is_cancelled() {
+                return Err(BackendError::Cancelled);
+            }
+            if index > start
+                && limit.is_over()
+                && let Ok(step) = u32::try_from(index)
+            {
+                return Ok(Progress::Paused(Cursor { step, row: 0 }));
+            }
             let operands: Vec<access::Operand<'_>> = node.operands.iter().map(|o| operand(&locks, o)).collect();
             let result = eval::node(node, &operands)?;
             let target = locks.bytes_mut(node.output.memory);
             access::store(&result, &node.output.desc, target, access::start(&node.output));
         }
-        Ok(Ticket::Done)
+        Ok(Progress::Done(Ticket::Done))
     }
 }
 

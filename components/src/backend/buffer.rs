@@ -49,7 +49,10 @@ impl DeviceBuffer {
     }
 
     fn adopt(backend: &Arc<dyn Backend>, key: BufferKey, size_bytes: u64) -> Result<Arc<Self>, BackendError> {
-        let memory = backend.memory(key)?;
+        let memory = backend.memory(key).inspect_err(|_| {
+            // Nobody else knows the key. There is nobody to tell of a second failure.
+            let _ = backend.destroy_buffer(key);
+        })?;
         Ok(Arc::new(Self { backend: Arc::clone(backend), key, memory, size_bytes }))
     }
 

@@ -80,4 +80,17 @@ pub enum BackendError {
         /// What the driver said.
         reason: String,
     },
+    /// Somebody cancelled the run.
+    #[error("the run was cancelled; its results are incomplete, run it again")]
+    Cancelled,
+    /// A place that the prepared split does not have.
+    #[error(
+        "step {step}, row {row} is no place of this split; go on from the cursor of its last pause, or from the start"
+    )]
+    BadCursor {
+        /// The step.
+        step: u32,
+        /// The row.
+        row: u32,
+    },
 }

@@ -18,7 +18,9 @@ pub use buffer::{DeviceBuffer, MemoryReport};
 pub use capabilities::{Capabilities, Support, dtype_refusal};
 pub use error::BackendError;
 pub use queue::Ticket;
-pub use split::{MemorySlot, NodeDesc, PreparedSplit, SplitDesc, SplitView, TensorRef};
+pub use split::{
+    CancelToken, Cursor, MemorySlot, NodeDesc, PreparedSplit, Progress, RunLimit, SplitDesc, SplitView, TensorRef,
+};
 
 use crate::{
     memory::{BufferKey, ImportedBytes, MemoryHandle, Usage},

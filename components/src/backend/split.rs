@@ -1,6 +1,12 @@
 //! What a backend is given to run: a split, node by node, made ready once and submitted many times.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use super::{BackendError, Ticket};
 use crate::{memory::MemoryHandle, op::Op, shape::TensorDesc};
@@ -76,6 +82,93 @@ impl SplitView for SplitDesc {
     }
 }
 
+/// A flag that ends runs early. Clones are the same flag; any thread, and a signal handler, may set it.
+#[derive(Clone, Debug, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// A token that nobody has cancelled.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Cancels whatever runs under this token, now and later. Never blocks.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody cancelled.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A place in a prepared split between two pieces of work: everything before it is done, nothing behind it was begun.
+///
+/// Steps, and the grid of rows of a step, are the backend's: fixed when the split is prepared, whatever the limits, the threads and
+/// the machine's load. So where a run is cut never changes a bit. [`Cursor::default`] is the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cursor {
+    /// The first step that is not done.
+    pub step: u32,
+    /// The first row of that step's grid that is not done.
+    pub row: u32,
+}
+
+impl Cursor {
+    /// Before the first step.
+    pub const START: Self = Self { step: 0, row: 0 };
+
+    /// Whether nothing is done yet.
+    #[must_use]
+    pub fn is_start(self) -> bool {
+        self == Self::START
+    }
+}
+
+/// How far a run may go. The default has no limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunLimit<'a> {
+    /// The run pauses at the first place on its grid behind this time. A time that has passed lets every call do one piece.
+    pub deadline: Option<Instant>,
+    /// Ends the run.
+    pub cancel: Option<&'a CancelToken>,
+}
+
+impl RunLimit<'_> {
+    /// No limit.
+    pub const NONE: RunLimit<'static> = RunLimit { deadline: None, cancel: None };
+
+    /// Whether there is no limit at all.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.deadline.is_none() && self.cancel.is_none()
+    }
+
+    /// Whether somebody cancelled.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_some_and(CancelToken::is_cancelled)
+    }
+
+    /// Whether the deadline has passed. Asks the clock only if there is one.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+}
+
+/// How far a run came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// To its end, as [`PreparedSplit::submit`] reports it.
+    Done(Ticket),
+    /// To this place, and nothing of it is under way any more.
+    Paused(Cursor),
+}
+
 /// A split that its backend has made ready: created once, submitted many times, from one run at a time.
 pub trait PreparedSplit: Send + Sync {
     /// Runs the nodes on these memories, one per [`MemorySlot`]. Blocks unless the backend is asynchronous.
@@ -85,4 +178,29 @@ pub trait PreparedSplit: Send + Sync {
     /// [`BackendError::IndexOutOfRange`] before memory is touched by that node; [`BackendError::ForeignMemory`]
     /// when a memory is none that the backend can use; [`BackendError::DeviceLost`].
     fn submit(&self, memory: &[MemoryHandle]) -> Result<Ticket, BackendError>;
+
+    /// Runs the nodes from a place on until they are done or the limit is reached. A call with a deadline that has passed does one piece
+    /// of work all the same, so whoever calls again and again gets to the end. When it returns, nothing is under way, and no thread
+    /// of the backend touches the memories.
+    ///
+    /// **Validation.** The cursor is `START` or what the last call on this split gave for the same memories; a backend refuses one outside its
+    /// grid. Between two calls nobody may write what the split reads or writes, and the caller may do other runs of this split in between: what
+    /// a backend keeps from one piece to the next, it makes anew where another run took its place.
+    ///
+    /// **Blocking.** As `submit`, at most until the limit is reached. May be called from any thread, by one at a time.
+    ///
+    /// By default nothing is cut: the start submits the whole split unless it is cancelled already, and there is no other place.
+    ///
+    /// # Errors
+    /// [`BackendError::Cancelled`] when the limit's token was set: what the split writes holds anything from then on.
+    /// [`BackendError::BadCursor`]; what [`Self::submit`] reports.
+    fn run_from(&self, memory: &[MemoryHandle], from: Cursor, limit: &RunLimit<'_>) -> Result<Progress, BackendError> {
+        if !from.is_start() {
+            return Err(BackendError::BadCursor { step: from.step, row: from.row });
+        }
+        if limit.is_cancelled() {
+            return Err(BackendError::Cancelled);
+        }
+        self.submit(memory).map(Progress::Done)
+    }
 }

@@ -12,6 +12,8 @@ use entensor_models::{
 };
 use serde::Serialize;
 
+use crate::interrupt;
+
 /// What stops a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
@@ -41,6 +43,9 @@ pub(crate) enum CliError {
     /// The result could not be written.
     #[error("cannot write the result: {0}")]
     Output(#[from] io::Error),
+    /// Ctrl-C; what was generated until then is out.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 /// An error as tools read it, under the key `error`.
@@ -58,9 +63,10 @@ struct ErrorFields {
 }
 
 impl CliError {
-    /// 1 for what went wrong with a model, a plan or a run; 2 for what the user typed or a file that cannot be read.
+    /// 1 for what went wrong with a model, a plan or a run; 2 for what the user typed or a file that cannot be read; 130 for Ctrl-C.
     pub(crate) fn exit_code(&self) -> u8 {
         let is_usage = match self {
+            Self::Interrupted => return interrupt::EXIT_CODE,
             Self::Usage(_) | Self::Unreadable { .. } | Self::GraphText(_) => true,
             Self::Graph(_) | Self::Output(_) => false,
             Self::Engine(error) | Self::Model(ModelError::Engine(error)) => is_usage(error),
@@ -127,6 +133,7 @@ impl CliError {
             Self::Engine(error) | Self::Model(ModelError::Engine(error)) => error.kind(),
             Self::Model(_) => "Model",
             Self::Output(_) => "Output",
+            Self::Interrupted => "Interrupted",
         }
     }
 }

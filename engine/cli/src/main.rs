@@ -1,12 +1,13 @@
 //! The `entensor` command: runs, inspects, plans, explains, measures, converts and compares models.
 //!
 //! Standard output carries the result alone; messages and figures for people go to standard error. Exit status: 0 done, 1 the
-//! model, a plan or a run failed, 2 bad usage or an unreadable file.
+//! model, a plan or a run failed, 2 bad usage or an unreadable file, 130 ended by Ctrl-C.
 #![forbid(unsafe_code)]
 
 mod commands;
 mod error;
 mod figures;
+mod interrupt;
 mod loading;
 mod output;
 mod plan_dot;
@@ -24,7 +25,7 @@ Examples:
   entensor bench model.gguf -t 1,2,4
   entensor plan model.gguf --machine two-gpus.graph --gpu-layers 20 --format json
 
-Exit status: 0 done, 1 the model, a plan or a run failed, 2 bad usage or an unreadable file.";
+Exit status: 0 done, 1 the model, a plan or a run failed, 2 bad usage or an unreadable file, 130 ended by Ctrl-C.";
 
 /// Run, inspect, plan, explain, measure, convert and compare machine-learning models.
 #[derive(Parser)]

@@ -8,6 +8,9 @@
 //! combination of op, dtypes and layout that the backend supports and no case covers: a new row of a table cannot go
 //! untested.
 //!
+//! Every case runs whole and in pieces, cut wherever the backend can cut it, and must give the same bits; [`run_cuts`] does so
+//! with cases large enough to have a grid of rows.
+//!
 //! A case prints as one line. That line in `CONFORMANCE_CASE` runs it again, and a part of it runs every case that has it:
 //!
 //! ```
@@ -31,6 +34,7 @@ mod case;
 mod cases;
 mod compare;
 mod coverage;
+mod cuts;
 mod edges;
 mod image;
 mod layout;
@@ -45,6 +49,7 @@ mod support;
 pub use case::{Case, CaseOperand, Fill};
 pub use cases::cases;
 pub use coverage::{Coverage, coverage};
+pub use cuts::{CutReport, run_cuts};
 pub use image::EXTREMES;
 pub use layout::Layout;
 pub use parse::CaseParseError;

@@ -80,7 +80,7 @@ impl fmt::Display for PerfRow {
 }
 
 /// The bench cases: each row's samples, packed, in each dtype.
-fn bench_cases() -> Vec<Case> {
+pub(super) fn bench_cases() -> Vec<Case> {
     let mut bench = Vec::new();
     for row in OPS.iter().filter(|row| row.computes()) {
         for sample in row.bench_samples() {

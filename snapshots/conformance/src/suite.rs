@@ -11,7 +11,7 @@ use entensor_components::{Backend, BackendError, DType, OpDesc, OpKind, Support}
 use entensor_oracle::OracleBackend;
 
 use crate::{
-    Case, Layout, Selection, compare, coverage,
+    Case, Layout, Selection, compare, coverage, cuts,
     image::{Image, Outcome},
 };
 
@@ -195,7 +195,9 @@ impl<'a> Truth<'a> {
             (Outcome::Done(expected), Outcome::Done(found)) => {
                 let bounds =
                     || self.bounds.get_or_init(|| compare::bounds(self.oracle, case, &self.image, expected)).as_slice();
-                compare::images(case, &self.image, expected, &found, bounds)
+                compare::images(case, &self.image, expected, &found, bounds)?;
+                let pieces = cuts::run_in_pieces(backend, case, &self.image).map_err(|e| format!("in pieces: {e}"))?;
+                if pieces == found { Ok(()) } else { Err("a run in pieces gives other bits than a whole one".into()) }
             }
             (Outcome::Failed(_, expected), Outcome::Failed(found, error)) => {
                 if error != *expected {

@@ -11,7 +11,7 @@ use std::{
 use common::{Liar, Lie, cpu, first_hole};
 use entensor_components::{Backend, DType, OpKind, TensorDesc};
 use entensor_conformance::{
-    Case, Fill, Gap, Layout, SuiteReport, cases, coverage, map_cases, run_case, run_cases, run_suite_on,
+    Case, Fill, Gap, Layout, SuiteReport, cases, coverage, map_cases, run_case, run_cases, run_cuts, run_suite_on,
 };
 use entensor_cpu::Simd;
 use entensor_oracle::OracleBackend;
@@ -28,6 +28,16 @@ fn cpu_conforms_at_every_level_and_thread_count() {
     for report in reports {
         report.assert_passed();
     }
+}
+
+/// Every op has a bench case that is cut between its rows, whatever the number of threads: who has no time is not helped.
+#[test]
+fn every_op_cut_at_every_row_of_its_grid_gives_the_same_bits() {
+    let report = run_cuts(&cpu(2, Simd::Detect));
+    println!("{report}");
+    report.assert_passed();
+    let whole: Vec<_> = report.pauses.iter().filter(|(_, pauses)| **pauses < 2).map(|(name, _)| *name).collect();
+    assert!(whole.is_empty(), "never cut: {whole:?}");
 }
 
 #[test]

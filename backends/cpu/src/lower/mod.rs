@@ -4,6 +4,7 @@
 mod attention;
 mod elementwise;
 mod experts;
+mod fills;
 mod hazards;
 mod indexing;
 mod movement;
@@ -23,17 +24,18 @@ use crate::{
     kernels::Kernel,
     place::{Place, Region},
     support::support,
+    walk::StepShape,
 };
 
 /// One kernel of a program.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) kernel: Kernel,
-    pub(crate) chunks: usize,
-    /// All steps before this one must be complete when the step starts.
-    pub(crate) after: usize,
+    pub(crate) shape: StepShape,
     /// The node it belongs to.
     pub(crate) node: usize,
+    /// The regions of work memory that it reads and writes.
+    work: fills::Uses,
 }
 
 /// A split, ready to run on any memories that are large enough.
@@ -48,6 +50,13 @@ pub(crate) struct Program {
     pub(crate) work_bytes: Vec<usize>,
     /// What a run costs, in bytes moved or as much arithmetic.
     pub(crate) cost: usize,
+}
+
+impl Program {
+    /// Calls `again` with the steps to do over before a run goes on inside a step, where all of work memory is lost.
+    pub(crate) fn refill(&self, step: usize, again: impl FnMut(usize)) {
+        fills::refill(&self.steps, step, again);
+    }
 }
 
 /// Regions of work memory. Nodes reuse them one after the other; the hazards between steps keep them apart.
@@ -97,6 +106,7 @@ struct AnglesKey {
 pub(crate) struct Builder {
     program: Program,
     hazards: hazards::Hazards,
+    fills: fills::Fills,
     /// Whose rows lie in [`Work::Activations`], and whether they are rounded.
     activations: Option<(Place, bool)>,
     angles: Option<AnglesKey>,
@@ -118,6 +128,7 @@ pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
     let mut builder = Builder {
         program,
         hazards: hazards::Hazards::default(),
+        fills: fills::Fills::new(slots),
         activations: None,
         angles: None,
         routes: experts::RoutesInWork::default(),
@@ -129,6 +140,7 @@ pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
         builder.lower_node(&node)?;
         builder.program.names.push(node.name);
     }
+    fills::hold(&mut builder.program.steps, builder.fills);
     Ok(builder.program)
 }
 
@@ -200,10 +212,12 @@ impl Builder {
             return;
         }
         let after = self.hazards.note(reads.iter().map(Place::region), writes.iter().map(Place::region));
+        let work = self.fills.note(reads.iter().map(Place::region), writes.iter().map(Place::region));
         for write in writes {
             self.forget(&write.region());
         }
-        self.program.steps.push(Step { kernel, chunks, after, node: self.node });
+        let shape = StepShape { chunks, after, ..StepShape::default() };
+        self.program.steps.push(Step { kernel, shape, node: self.node, work });
         self.program.cost = self.program.cost.saturating_add(cost);
     }
 

@@ -6,9 +6,9 @@ use std::{
 };
 
 use clap::Args;
-use entensor::{Engine, GraphId};
+use entensor::{Engine, EngineError, GraphId};
 use entensor_models::{
-    LanguageModel, Session, SessionConfig,
+    LanguageModel, ModelError, Session, SessionConfig,
     chat::{ChatTemplate, Conversation},
     sampling::{Sampler, StopStrings},
     tokenizer::ControlTokens,
@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::{
     error::CliError,
     figures::{self, Align, PassFigures, PlanFigures, PlanSizes, Table},
+    interrupt::Interrupt,
     loading::{ModelArgs, Weights, context, load},
     output::{note, print, print_json},
     sampling::SamplingArgs,
@@ -36,8 +37,9 @@ line of standard input is a turn, and what the model has seen is not fed again. 
 
 The same command gives the same text: the seed is 0 unless given. Generation stops at a token that ends
 the text, at a --stop text, after -n tokens, or when the context is full. Tokens are picked by repetition penalty, top-k,
-tail-free, top-p, min-p and temperature, in this order. JSON: {\"text\", \"prompt_ids\", \"generated_ids\",
-\"finish_reason\":\"stop|length|context\", \"stop_string\", figures}.";
+tail-free, top-p, min-p and temperature, in this order. Ctrl-C ends generation, also in the middle of a long prompt, and keeps the
+text so far; the exit status is 130 then. JSON: {\"text\", \"prompt_ids\", \"generated_ids\",
+\"finish_reason\":\"stop|length|context|interrupted\", \"stop_string\", figures}.";
 
 /// Continue a text with a model, or chat with it; tokens appear as they come, figures follow on standard error
 #[derive(Args)]
@@ -74,6 +76,8 @@ enum FinishReason {
     Stop,
     /// The context is full.
     Context,
+    /// Ctrl-C.
+    Interrupted,
 }
 
 /// What was generated, and how long it took.
@@ -119,6 +123,7 @@ struct Runner<'a> {
     sampler: Sampler,
     stops: StopStrings,
     load_time: Duration,
+    interrupt: Interrupt,
 }
 
 /// Runs the command.
@@ -129,14 +134,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     if args.prompt.as_ref().is_some_and(String::is_empty) {
         return Err(CliError::Usage("the prompt is empty; give some text with -p".into()));
     }
+    let interrupt = Interrupt::install();
     let start = Instant::now();
     let mut engine = args.model.backends.computing_engine()?.build()?;
     let model = load(&mut engine, &args.model.model, Weights::Warm)?;
     let load_time = start.elapsed();
     let chat = if args.chat { Some(conversation(args, &model)?) } else { None };
     let config = SessionConfig { context: context(&model, args.model.ctx), ..SessionConfig::default() };
-    let session = Session::new(&mut engine, &model, config)?;
-    let mut runner = Runner { args, engine, model, session, sampler, stops, load_time };
+    let mut session = Session::new(&mut engine, &model, config)?;
+    session.set_cancel_token(Some(interrupt.token()));
+    let mut runner = Runner { args, engine, model, session, sampler, stops, load_time, interrupt };
     let last = match (chat, &args.prompt) {
         (None, prompt) => {
             let prompt = prompt.as_deref().unwrap_or_default();
@@ -148,11 +155,15 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
         (Some(mut chat), None) => runner.turns(&mut chat)?,
     };
     if let Some((ids, generated)) = last {
-        if args.json {
+        if !args.json {
+            note(format_args!("\n{}", runner.report(&ids, &generated).figures()));
+        } else if args.prompt.is_some() {
             // Turns that came line by line are printed already.
-            return if args.prompt.is_some() { print_json(&runner.report(&ids, &generated)) } else { Ok(()) };
+            print_json(&runner.report(&ids, &generated))?;
         }
-        note(format_args!("\n{}", runner.report(&ids, &generated).figures()));
+        if generated.finish_reason == FinishReason::Interrupted {
+            return Err(CliError::Interrupted);
+        }
     }
     Ok(())
 }
@@ -193,7 +204,11 @@ impl Runner<'_> {
             if self.args.json {
                 print_json(&self.report(&ids, &generated))?;
             }
+            let interrupted = generated.finish_reason == FinishReason::Interrupted;
             last = Some((ids, generated));
+            if interrupted {
+                return Ok(last);
+            }
         }
     }
 
@@ -215,29 +230,39 @@ impl Runner<'_> {
     }
 
     fn generate(&mut self, prompt_ids: &[u32]) -> Result<Generated, CliError> {
-        let Self { args, engine, model, session, sampler, stops, .. } = self;
+        self.interrupt.computing(true);
+        let generated = self.generate_until_interrupted(prompt_ids);
+        self.interrupt.computing(false);
+        generated
+    }
+
+    fn generate_until_interrupted(&mut self, prompt_ids: &[u32]) -> Result<Generated, CliError> {
+        let Self { args, engine, model, session, sampler, stops, interrupt, .. } = self;
         let start = Instant::now();
-        session.feed(engine, model, prompt_ids)?;
-        sampler.accept(prompt_ids);
         let mut generated = Generated {
             text: String::new(),
             ids: Vec::new(),
             finish_reason: FinishReason::Length,
             stop_string: None,
-            prompt_time: start.elapsed(),
+            prompt_time: Duration::ZERO,
             first_token: None,
             decode_time: Duration::ZERO,
             decoded: 0,
         };
+        let fed = self::fed(session.feed(engine, model, prompt_ids))?;
+        generated.prompt_time = start.elapsed();
+        sampler.accept(prompt_ids);
         let mut stream = model.tokenizer().stream(ControlTokens::Skip);
         let mut decode_start = Instant::now();
-        for _ in 0..args.max_tokens {
+        for _ in 0..if fed { args.max_tokens } else { 0 } {
             if let Some(&last) = generated.ids.last() {
                 if session.remaining() == 0 {
                     generated.finish_reason = FinishReason::Context;
                     break;
                 }
-                session.feed(engine, model, &[last])?;
+                if interrupt.came() || !self::fed(session.feed(engine, model, &[last]))? {
+                    break;
+                }
                 generated.decoded += 1;
             }
             let id = sampler.sample(session.logits())?;
@@ -252,6 +277,9 @@ impl Runner<'_> {
                 break;
             }
         }
+        if interrupt.came() {
+            generated.finish_reason = FinishReason::Interrupted;
+        }
         generated.decode_time = decode_start.elapsed();
         show(args, stops.push(stream.finish()), &mut generated.text)?;
         show(args, stops.finish(), &mut generated.text)?;
@@ -260,6 +288,15 @@ impl Runner<'_> {
             print("\n")?;
         }
         Ok(generated)
+    }
+}
+
+/// Whether a feed came to its end; not if it was cancelled.
+fn fed(result: Result<(), ModelError>) -> Result<bool, CliError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(ModelError::Engine(EngineError::Cancelled { .. })) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -308,6 +345,7 @@ impl Report<'_> {
             FinishReason::Stop if self.stop_string.is_some() => "a stop text came up",
             FinishReason::Stop => "the model ended the text",
             FinishReason::Context => "the context is full; a larger --ctx lets it go on",
+            FinishReason::Interrupted => "it was interrupted",
         };
         row("load", format!("{:.1} ms", self.load_ms));
         row("time to first token", optional(self.time_to_first_token_ms, "ms"));

@@ -1,0 +1,323 @@
+//! How a caller and its helpers walk the steps of a run, and how they stop. What a chunk computes is not known here.
+//!
+//! The protocol, and why it cannot hang or race:
+//!
+//! - Every step has two counters: chunks claimed and chunks done. Whoever walks the steps claims chunks until none is left,
+//!   and starts a step only when the steps it depends on have all chunks done. So nobody ever waits for a worker that has
+//!   not claimed something, the caller alone can finish everything, and who arrives late finds claimed chunks and passes
+//!   on. There is no barrier to join.
+//! - A helper may touch the run's memory only between a successful join and its end. The caller opens the gate
+//!   after binding memory, closes it when all steps are done or the run is halted, and returns only when everybody who joined has left.
+//! - Chunks are claimed in order, and a step's first only after the last of the step before. So when everybody has left, what is done
+//!   is everything before one place, and that is where the run can go on.
+//! - Only the caller looks at clocks and tokens, before each chunk that it claims, and tells the others with a word that they read before
+//!   theirs. After that nobody claims anything, but for steps that must not be left half done, which whoever is in them finishes.
+
+use std::sync::PoisonError;
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicUsize, Mutex, Ordering, Patience};
+
+/// The gate's lowest bit: open. The rest counts who joined, in twos.
+const OPEN: usize = 1;
+const ONE_HELPER: usize = 2;
+
+/// What a walker is told. Larger words stand.
+const GO_ON: usize = 0;
+const PAUSE: usize = 1;
+const CANCEL: usize = 2;
+const FAIL: usize = 3;
+
+/// A step, as far as walking it goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StepShape {
+    pub(crate) chunks: usize,
+    /// All steps before this one must be complete when the step starts.
+    pub(crate) after: usize,
+    /// No pause before its first chunk.
+    pub(crate) held_before: bool,
+    /// No pause between its chunks.
+    pub(crate) held_inside: bool,
+}
+
+/// What is walked.
+pub(crate) trait Task {
+    /// Why it may fail.
+    type Failure;
+
+    /// Computes a chunk of a step.
+    fn run_chunk(&self, step: usize, chunk: usize) -> Result<(), Self::Failure>;
+
+    /// What a panic of a chunk is reported as.
+    fn panicked() -> Self::Failure;
+}
+
+/// Who can be asked for help.
+pub(crate) trait Helpers {
+    /// Asks them. The gate is open.
+    fn summon(&self);
+
+    /// Takes that back. The gate is closed, and helpers inside leave by themselves.
+    fn dismiss(&self);
+}
+
+/// What a limit says before a chunk is claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    GoOn,
+    Pause,
+    Cancel,
+}
+
+/// How a walk ended. Nobody is inside any more.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End<F> {
+    Done,
+    /// Everything before this chunk of this step is done, and nothing behind it was begun.
+    Paused(usize, usize),
+    Cancelled,
+    Failed(F),
+}
+
+/// Somebody gave a word; stop.
+struct Stopped;
+
+struct Step {
+    shape: StepShape,
+    claimed: CachePadded<AtomicUsize>,
+    done: CachePadded<AtomicUsize>,
+}
+
+impl Step {
+    fn set(&self, chunks: usize) {
+        self.claimed.store(chunks, Ordering::Relaxed);
+        self.done.store(chunks, Ordering::Relaxed);
+    }
+
+    /// Whether the run may be left before the next chunk of this step.
+    fn may_pause(&self) -> bool {
+        let held =
+            if self.claimed.load(Ordering::Relaxed) == 0 { self.shape.held_before } else { self.shape.held_inside };
+        !held
+    }
+}
+
+/// The state of a walk.
+pub(crate) struct Walk<F> {
+    steps: Box<[Step]>,
+    gate: CachePadded<AtomicUsize>,
+    word: CachePadded<AtomicUsize>,
+    failure: Mutex<Option<F>>,
+    max_helpers: usize,
+}
+
+/// A chunk that was claimed: counts as done however it ends, so that nobody waits for it forever.
+struct Claim<'a, T: Task> {
+    walk: &'a Walk<T::Failure>,
+    done: &'a AtomicUsize,
+    finished: bool,
+}
+
+impl<T: Task> Drop for Claim<'_, T> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.walk.fail(T::panicked());
+        }
+        self.done.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl<F> Walk<F> {
+    pub(crate) fn new(steps: impl IntoIterator<Item = StepShape>, max_helpers: usize) -> Self {
+        let step = |shape| Step {
+            shape,
+            claimed: CachePadded::new(AtomicUsize::new(0)),
+            done: CachePadded::new(AtomicUsize::new(0)),
+        };
+        Self {
+            steps: steps.into_iter().map(step).collect(),
+            gate: CachePadded::new(AtomicUsize::new(0)),
+            word: CachePadded::new(AtomicUsize::new(GO_ON)),
+            failure: Mutex::new(None),
+            max_helpers,
+        }
+    }
+
+    pub(crate) fn max_helpers(&self) -> usize {
+        self.max_helpers
+    }
+
+    /// Whether a run can go on here: the start, or a place where [`Self::lead`] may have paused.
+    pub(crate) fn has(&self, step: usize, chunk: usize) -> bool {
+        let held = |at: &Step| if chunk == 0 { at.shape.held_before } else { at.shape.held_inside };
+        let inside = |at: &Step| chunk < at.shape.chunks && !held(at);
+        (step, chunk) == (0, 0) || self.steps.get(step).is_some_and(inside)
+    }
+
+    /// Puts the walk at a place. Nobody is inside.
+    pub(crate) fn reset(&self, step: usize, chunk: usize) {
+        for (index, at) in self.steps.iter().enumerate() {
+            at.set(match index.cmp(&step) {
+                std::cmp::Ordering::Less => at.shape.chunks,
+                std::cmp::Ordering::Equal => chunk,
+                std::cmp::Ordering::Greater => 0,
+            });
+        }
+        self.word.store(GO_ON, Ordering::Relaxed);
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// After [`Self::reset`]: a step that is done over, from its first chunk on. The run does not pause before the place that it was put at.
+    pub(crate) fn again(&self, step: usize) {
+        self.steps[step].set(0);
+    }
+
+    fn tell(&self, word: usize) {
+        self.word.fetch_max(word, Ordering::Release);
+    }
+
+    fn fail(&self, failure: F) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+        self.tell(FAIL);
+    }
+
+    /// Whether a helper would find something to do.
+    pub(crate) fn wants_help(&self) -> bool {
+        let unclaimed = self.steps.last().is_some_and(|last| last.claimed.load(Ordering::Relaxed) < last.shape.chunks);
+        unclaimed && self.gate.load(Ordering::Relaxed) & OPEN != 0 && self.word.load(Ordering::Relaxed) == GO_ON
+    }
+
+    fn join(&self) -> bool {
+        let enter = |gate| (gate & OPEN != 0 && gate / ONE_HELPER < self.max_helpers).then_some(gate + ONE_HELPER);
+        self.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
+    }
+
+    /// Helps with the run, if it still goes on.
+    pub(crate) fn help<T: Task<Failure = F>>(&self, task: &T) {
+        struct Leave<'a>(&'a AtomicUsize);
+        impl Drop for Leave<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(ONE_HELPER, Ordering::Release);
+            }
+        }
+        if self.join() {
+            let _leave = Leave(&self.gate);
+            // How it ended is the caller's to report.
+            let _ = self.walk(task, |_, _| ());
+        }
+    }
+
+    /// Waits until all chunks of a step are done. They are claimed, so a pause does not keep them from it.
+    fn wait(&self, step: &Step) -> Result<(), Stopped> {
+        let mut patience = Patience::default();
+        while step.done.load(Ordering::Acquire) < step.shape.chunks {
+            if self.word.load(Ordering::Acquire) > PAUSE {
+                return Err(Stopped);
+            }
+            // What is waited for is at most one chunk of every other worker, so there is nothing to park for.
+            patience.wait();
+        }
+        if self.word.load(Ordering::Acquire) > PAUSE { Err(Stopped) } else { Ok(()) }
+    }
+
+    fn run_chunk<T: Task<Failure = F>>(&self, task: &T, index: usize, chunk: usize) -> Result<(), Stopped> {
+        let mut claim = Claim::<T> { walk: self, done: &self.steps[index].done, finished: false };
+        let result = task.run_chunk(index, chunk);
+        claim.finished = true;
+        result.map_err(|failure| {
+            self.fail(failure);
+            Stopped
+        })
+    }
+
+    /// Walks the steps, taking chunks as long as there are any, and calls `before` before it takes one.
+    fn walk<T: Task<Failure = F>>(&self, task: &T, before: impl Fn(usize, &Step)) -> Result<(), Stopped> {
+        let mut complete = 0;
+        for (index, step) in self.steps.iter().enumerate() {
+            let chunks = step.shape.chunks;
+            if step.claimed.load(Ordering::Relaxed) >= chunks {
+                continue;
+            }
+            while complete < step.shape.after {
+                self.wait(&self.steps[complete])?;
+                complete += 1;
+            }
+            loop {
+                before(index, step);
+                match self.word.load(Ordering::Relaxed) {
+                    GO_ON => {}
+                    PAUSE if !step.may_pause() => {}
+                    _ => return Err(Stopped),
+                }
+                let chunk = step.claimed.fetch_add(1, Ordering::Relaxed);
+                if chunk >= chunks {
+                    break;
+                }
+                self.run_chunk(task, index, chunk)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The caller's part from where [`Self::reset`] put the walk: everything, if need be. `limit` is asked before each chunk that the
+    /// caller takes, and whether anything behind that place was taken yet; a pause before that is none.
+    pub(crate) fn lead<T: Task<Failure = F>>(
+        &self,
+        task: &T,
+        from: (usize, usize),
+        limit: Option<impl Fn(bool) -> Word>,
+        helpers: Option<&dyn Helpers>,
+    ) -> End<F> {
+        /// Closes the gate and waits for the helpers inside, also when a chunk panics.
+        struct Close<'a>(&'a AtomicUsize, Option<&'a dyn Helpers>);
+        impl Drop for Close<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_and(!OPEN, Ordering::Relaxed);
+                if let Some(helpers) = self.1 {
+                    helpers.dismiss();
+                }
+                let mut patience = Patience::default();
+                while self.0.load(Ordering::Acquire) != 0 {
+                    patience.wait();
+                }
+            }
+        }
+        let close = Close(&self.gate, helpers);
+        if let Some(helpers) = helpers {
+            self.gate.store(OPEN, Ordering::Release);
+            helpers.summon();
+        }
+        let walked = match limit {
+            None => self.walk(task, |_, _| ()),
+            Some(limit) => self.walk(task, |index, step| {
+                let begun = index > from.0 || index == from.0 && step.claimed.load(Ordering::Relaxed) > from.1;
+                match limit(begun) {
+                    Word::Pause if begun => self.tell(PAUSE),
+                    Word::Pause | Word::GoOn => {}
+                    Word::Cancel => self.tell(CANCEL),
+                }
+            }),
+        };
+        let all = walked.and_then(|()| self.steps.iter().try_for_each(|step| self.wait(step)));
+        drop(close);
+        if all.is_ok() {
+            return End::Done;
+        }
+        match self.word.load(Ordering::Acquire) {
+            FAIL => {
+                let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+                End::Failed(failure.unwrap_or_else(T::panicked))
+            }
+            CANCEL => End::Cancelled,
+            _ => {
+                let unclaimed = |step: &Step| step.claimed.load(Ordering::Relaxed) < step.shape.chunks;
+                match self.steps.iter().position(unclaimed) {
+                    Some(step) => End::Paused(step, self.steps[step].claimed.load(Ordering::Relaxed)),
+                    // Others took the last chunks while the caller stopped.
+                    None => End::Done,
+                }
+            }
+        }
+    }
+}

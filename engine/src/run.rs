@@ -12,6 +12,7 @@ use entensor_systems::{
 use crate::{
     engine::{Engine, GraphId, InputState},
     error::EngineError,
+    figures,
     setup::VerifyPlans,
 };
 
@@ -127,6 +128,9 @@ impl<W: BorrowMut<World>> Engine<W> {
                 return Err(EngineError::Verify { graph: self.graph_name(graph), violations });
             }
         }
+        if old.map(|o| o.0) != Some(new.0) {
+            figures::explain_new_plan(&self.graph_name(graph), &plan.plan);
+        }
         // The same plan in the same memory keeps its inputs; anything else has moved them.
         if old != Some(new)
             && let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0)
@@ -210,7 +214,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         Ok(())
     }
 
-    fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {
+    pub(crate) fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {
         let (plan, state) = (self.world().get::<GraphPlan>(graph.0), self.world().get::<InputState>(graph.0));
         let (Some(plan), Some(state)) = (plan, state) else { return Err(EngineError::UnknownGraph) };
         let plan = &plan.plan;

@@ -120,7 +120,8 @@ struct Snapshot(Vec<(Arc<DeviceBuffer>, Vec<u8>)>);
 impl Snapshot {
     fn take(walk: &Walk) -> Result<Self, EngineError> {
         let written = walk.plan.existing.iter().zip(walk.existing());
-        let written = written.filter(|(planned, _)| !planned.read_only && planned.usage != entensor_components::Usage::Weights);
+        let written =
+            written.filter(|(planned, _)| !planned.read_only && planned.usage != entensor_components::Usage::Weights);
         let saved = written.map(|(planned, buffer)| {
             let read = zeroed(buffer.size_bytes()).and_then(|mut bytes| {
                 buffer.backend().read(buffer.memory(), 0, &mut bytes)?;
@@ -156,7 +157,8 @@ pub fn compare_graphs<A: BorrowMut<World>, B: BorrowMut<World>>(
     b: (&mut Engine<B>, GraphId),
 ) -> Result<GraphComparison, EngineError> {
     let ((a, graph_a), (b, graph_b)) = (a, b);
-    let walks = |a: &mut Engine<A>, b: &mut Engine<B>| Ok::<_, EngineError>((a.begin_walk(graph_a)?, b.begin_walk(graph_b)?));
+    let walks =
+        |a: &mut Engine<A>, b: &mut Engine<B>| Ok::<_, EngineError>((a.begin_walk(graph_a)?, b.begin_walk(graph_b)?));
     let (mut on_a, mut on_b) = walks(a, b)?;
     check_alike(&on_a.plan, &on_b.plan)?;
     let (saved_a, saved_b) = (Snapshot::take(&on_a)?, Snapshot::take(&on_b)?);

@@ -90,10 +90,12 @@ impl<W: BorrowMut<World>> Engine<W> {
         memory: BackendIndex,
     ) -> Result<GraphCopy, EngineError> {
         let backend = to.backend(memory)?;
-        let mut copy = Copying { from: self.world(), buffers: HashMap::new(), tensors: EntityHashMap::new(), made: Vec::new() };
+        let mut copy =
+            Copying { from: self.world(), buffers: HashMap::new(), tensors: EntityHashMap::new(), made: Vec::new() };
         let copied = copy.spawn(graph, to, &backend);
         let made = std::mem::take(&mut copy.made);
-        let inputs = copied.and_then(|copied| self.copy_inputs(graph, &copy.tensors, to, copied.graph).map(|()| copied));
+        let inputs =
+            copied.and_then(|copied| self.copy_inputs(graph, &copy.tensors, to, copied.graph).map(|()| copied));
         if inputs.is_err() {
             // With the plan that it may have by now.
             if let Some(&graph) = made.first() {
@@ -176,7 +178,8 @@ impl Copying<'_> {
         let listed = from.get::<GraphTensors>(graph.0).ok_or(EngineError::UnknownGraph)?.0.clone();
         let name = from.get::<entensor_components::GraphName>(graph.0).ok_or(EngineError::UnknownGraph)?;
         let world = to.world_mut();
-        let copy = world.spawn((GraphBundle::new(Arc::clone(&name.0)), InputState::default(), GraphStatus::default())).id();
+        let copy =
+            world.spawn((GraphBundle::new(Arc::clone(&name.0)), InputState::default(), GraphStatus::default())).id();
         self.made.push(copy);
         let mut shared = Vec::new();
         // Leaves that graphs share may be listed or only be operands; they come before their users either way.

@@ -135,7 +135,9 @@ impl<W: BorrowMut<World>> Engine<W> {
         let mut figures: Vec<BackendMemory> = backends.iter().map(memory).collect();
         let mut add = |buffer: &DeviceBuffer, usage: Usage| {
             // A backend that was replaced may still have buffers; they are nobody's here.
-            let Some(owner) = backends.iter().position(|backend| Arc::ptr_eq(backend, buffer.backend())) else { return };
+            let Some(owner) = backends.iter().position(|backend| Arc::ptr_eq(backend, buffer.backend())) else {
+                return;
+            };
             let figure = match usage {
                 Usage::Weights => &mut figures[owner].weights_bytes,
                 Usage::Any => &mut figures[owner].any_bytes,

@@ -69,7 +69,8 @@ impl<W: BorrowMut<World>> Engine<W> {
     ) -> Result<TensorId, EngineError> {
         let world = self.world();
         let stored = world.get::<StoredIn>(of.entity).and_then(|stored| stored.0).ok_or(EngineError::UnknownTensor)?;
-        let parts = (world.get::<TensorName>(of.entity), world.get::<Shape>(of.entity), world.get::<Strides>(of.entity));
+        let parts =
+            (world.get::<TensorName>(of.entity), world.get::<Shape>(of.entity), world.get::<Strides>(of.entity));
         // The handle is a copy; the entity may have changed.
         let (Some(_), Some(&root_shape), Some(&root_strides)) = parts else { return Err(EngineError::UnknownTensor) };
         let root = TensorDesc { dtype: of.desc.dtype, shape: root_shape, strides: root_strides };

@@ -41,6 +41,12 @@ pub(crate) enum CliError {
     /// The result could not be written.
     #[error("cannot write the result: {0}")]
     Output(#[from] io::Error),
+    /// Two backends that are further apart than they may be.
+    #[error("{over} nodes are above the limit of their op; the table marks them with OVER")]
+    Over {
+        /// How many nodes.
+        over: usize,
+    },
 }
 
 /// An error as tools read it, under the key `error`.
@@ -62,7 +68,7 @@ impl CliError {
     pub(crate) fn exit_code(&self) -> u8 {
         let is_usage = match self {
             Self::Usage(_) | Self::Unreadable { .. } | Self::GraphText(_) => true,
-            Self::Graph(_) | Self::Output(_) => false,
+            Self::Graph(_) | Self::Output(_) | Self::Over { .. } => false,
             Self::Engine(error) | Self::Model(ModelError::Engine(error)) => is_usage(error),
             Self::Model(error) => matches!(
                 error,
@@ -127,6 +133,7 @@ impl CliError {
             Self::Engine(error) | Self::Model(ModelError::Engine(error)) => error.kind(),
             Self::Model(_) => "Model",
             Self::Output(_) => "Output",
+            Self::Over { .. } => "Over",
         }
     }
 }

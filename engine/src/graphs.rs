@@ -4,7 +4,7 @@ use std::borrow::BorrowMut;
 
 use bevy_ecs::prelude::*;
 use entensor_components::{BackendIndex, GraphTensors, InGraph, Pinned, Wanted};
-use entensor_systems::{Nodes, OwnArena, Planning, publish};
+use entensor_systems::{NodeMemory, Nodes, OwnArena, Planning, publish};
 
 use crate::{
     builder::{GraphBuilder, Tensor},
@@ -26,9 +26,10 @@ impl<W: BorrowMut<World>> Engine<W> {
         let own = tensors.into_iter().filter(|&t| world.get::<InGraph>(t) == Some(&InGraph(Some(graph.0))));
         let mut doomed: Vec<Entity> = own.collect();
         publish::unpublish(world, graph.0);
-        // What the passes left is of no use without the graph, and holds its names.
+        // What the passes left is of no use without the graph, and holds its names and buffers.
         if world.get_resource::<Planning>() == Some(&Planning(graph.0)) {
             world.insert_resource(Nodes::default());
+            world.insert_resource(NodeMemory::default());
         }
         let Ok(mut entity) = world.get_entity_mut(graph.0) else { return };
         if let Some(arena) = entity.take::<OwnArena>() {

@@ -79,7 +79,8 @@ impl<W: BorrowMut<World>> Engine<W> {
         }
         let view = TensorDesc { dtype: root.dtype, shape, strides };
         let what: Arc<str> = name.into();
-        let len_bytes = checked_span(&what, &view, stored.offset_bytes.saturating_add(offset_bytes))?;
+        // The address as a whole is checked where it is placed.
+        let len_bytes = checked_span(&what, &view, offset_bytes)?;
         let size_bytes = root.span_bytes().unwrap_or(0);
         if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > size_bytes) {
             let source = BackendError::OutOfBounds { offset_bytes, len_bytes, size_bytes };

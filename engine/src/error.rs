@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use entensor_components::{BackendError, DType, OpError, ParamError, Shape, ShapeError};
+use entensor_components::{BackendError, DType, OpError, ParamError, Shape, ShapeError, Strides};
 use entensor_systems::{InvalidSchedule, Pass, PlanError, Violation};
 
 use crate::registry::RegistryError;
@@ -204,6 +204,32 @@ pub enum EngineError {
         /// The graph.
         graph: Arc<str>,
     },
+    /// A buffer whose bytes only its own backend understands.
+    #[error("buffer `{buffer}` has a layout that only its backend can read; copy what its tensors were made from")]
+    PrivateLayout {
+        /// The buffer.
+        buffer: Arc<str>,
+    },
+    /// A tensor at an address, or with strides, that no backend reads.
+    #[error("tensor `{tensor}`, strides {strides}, at byte {offset_bytes}: {rule}")]
+    BadAddress {
+        /// The tensor.
+        tensor: Arc<str>,
+        /// Where it was to lie.
+        offset_bytes: u64,
+        /// Its strides.
+        strides: Strides,
+        /// What must hold.
+        rule: &'static str,
+    },
+    /// Two graphs that are no copies of each other.
+    #[error("node `{node}`: {rule}; compare a graph with its copy")]
+    NotAlike {
+        /// The first node that differs.
+        node: Arc<str>,
+        /// What must hold.
+        rule: &'static str,
+    },
 }
 
 fn violation_list(violations: &[Violation]) -> String {
@@ -235,6 +261,9 @@ impl EngineError {
             Self::InputNotWritten { .. } => "InputNotWritten",
             Self::OutputGone { .. } => "OutputGone",
             Self::Cancelled { .. } => "Cancelled",
+            Self::PrivateLayout { .. } => "PrivateLayout",
+            Self::BadAddress { .. } => "BadAddress",
+            Self::NotAlike { .. } => "NotAlike",
         }
     }
 }

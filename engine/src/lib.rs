@@ -9,19 +9,27 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod compare;
+mod copy;
 mod engine;
 mod error;
+mod figures;
 pub mod graph_text;
 mod graphs;
 mod io;
 mod limits;
 mod memory;
+mod observe;
 mod registry;
 mod run;
 mod setup;
 mod spawn;
+mod views;
+mod walk;
 
 pub use builder::{GraphBuilder, Tensor};
+pub use compare::{GraphComparison, NodeDifference, compare_graphs, nmse};
+pub use copy::GraphCopy;
 pub use engine::{ArenaId, BufferId, Engine, GraphId, TensorId};
 pub use entensor_components as components;
 pub use entensor_components::{
@@ -33,8 +41,10 @@ pub use entensor_systems::{
     Pass, PassTimings, Plan, PlanCounters, PlanError, PlanReason, PlanSalt, PlanSystems, Violation, planning,
 };
 pub use error::{BuildError, EngineError};
+pub use figures::{BackendFigures, BackendMemory, ComputeBuffer, EXPLAIN_VARIABLE, GraphFigures};
 pub use io::Element;
 pub use limits::RunProgress;
+pub use observe::{NodeData, NodeObserver, ObservedRun};
 pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};
 pub use run::Explanation;
 pub use setup::EngineBuilder;

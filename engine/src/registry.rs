@@ -162,7 +162,7 @@ pub struct Registry {
 
 impl Default for Registry {
     fn default() -> Self {
-        #[cfg_attr(not(feature = "cpu"), expect(unused_mut, reason = "features add backends"))]
+        #[cfg_attr(not(any(feature = "cpu", feature = "gemm")), expect(unused_mut, reason = "features add backends"))]
         let mut entries = vec![
             RegistryEntry {
                 name: "oracle",
@@ -190,8 +190,26 @@ impl Default for Registry {
                 make: make_cpu,
             },
         );
+        #[cfg(feature = "gemm")]
+        entries.insert(
+            entries.len() - 2,
+            RegistryEntry {
+                name: "gemm",
+                description: "matrix products of 32 columns or more; above cpu, on the same memory, it takes prompts",
+                options: &["threads"],
+                make: make_gemm,
+            },
+        );
         Self { entries }
     }
+}
+
+#[cfg(feature = "gemm")]
+fn make_gemm(spec: &BackendSpec) -> Result<Arc<dyn Backend>, RegistryError> {
+    let config =
+        entensor_gemm::GemmConfig { name: spec.name.clone(), threads: spec.threads("threads")?, ..Default::default() };
+    let start = |source| RegistryError::Start { backend: spec.name.clone(), source };
+    Ok(Arc::new(entensor_gemm::GemmBackend::new(config).map_err(start)?))
 }
 
 #[cfg(feature = "cpu")]

@@ -26,6 +26,8 @@ pub struct NullConfig {
     pub refused_ops: HashSet<OpKind>,
     /// Dtypes it takes as operands and results.
     pub dtypes: DTypeSet,
+    /// The smallest batch, as the offload policy counts it, that it takes: a library that pays off for prompts only.
+    pub min_batch: u64,
 }
 
 impl NullConfig {
@@ -37,6 +39,7 @@ impl NullConfig {
             capabilities: Capabilities::host(),
             refused_ops: HashSet::new(),
             dtypes: DTypeSet::ALL,
+            min_batch: 0,
         }
     }
 }
@@ -55,7 +58,7 @@ impl NullBackend {
     /// A backend with these claims.
     #[must_use]
     pub fn new(config: NullConfig) -> Self {
-        let refuses_nothing = config.refused_ops.is_empty() && config.dtypes == DTypeSet::ALL;
+        let refuses_nothing = config.refused_ops.is_empty() && config.dtypes == DTypeSet::ALL && config.min_batch == 0;
         Self {
             refuses_nothing,
             config,
@@ -121,9 +124,14 @@ impl Backend for NullBackend {
             return Support::no(format!("the op {}", op.op.kind()));
         }
         let dtypes = op.operands.iter().map(|o| o.dtype).chain([op.output.dtype]);
-        match dtypes.into_iter().find(|&dtype| !self.config.dtypes.contains(dtype)) {
-            Some(dtype) => Support::no(format!("{dtype} tensors")),
-            None => Support::Yes,
+        if let Some(dtype) = dtypes.into_iter().find(|&dtype| !self.config.dtypes.contains(dtype)) {
+            return Support::no(format!("{dtype} tensors"));
+        }
+        match op.batch() {
+            batch if batch < self.config.min_batch => {
+                Support::no(format!("a batch of {batch}, below {}", self.config.min_batch))
+            }
+            _ => Support::Yes,
         }
     }
 

@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("backends/null", &["entensor-components"]),
     ("backends/oracle", &["entensor-components"]),
     ("backends/cpu", &["entensor-components"]),
+    ("backends/sim", &["entensor-components"]),
     ("backends/gemm", &["entensor-components"]),
     (
         "engine",

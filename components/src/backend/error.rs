@@ -93,4 +93,12 @@ pub enum BackendError {
         /// The row.
         row: u32,
     },
+    /// A ticket or event that this backend never gave out.
+    #[error("`{backend}` has no event {event}; wait for events at the backend that recorded them")]
+    UnknownEvent {
+        /// The backend that was asked.
+        backend: Arc<str>,
+        /// The number.
+        event: u64,
+    },
 }

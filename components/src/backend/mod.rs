@@ -12,12 +12,12 @@ mod error;
 mod queue;
 mod split;
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc, time::Duration};
 
 pub use buffer::{DeviceBuffer, MemoryReport};
 pub use capabilities::{Capabilities, Support, dtype_refusal};
 pub use error::BackendError;
-pub use queue::Ticket;
+pub use queue::{QueueKind, Readback, Ticket};
 pub use split::{
     CancelToken, Cursor, MemorySlot, NodeDesc, PreparedSplit, Progress, RunLimit, SplitDesc, SplitView, TensorRef,
 };
@@ -83,13 +83,14 @@ pub trait Backend: Send + Sync {
     /// A stale key.
     fn memory(&self, key: BufferKey) -> Result<MemoryHandle, BackendError>;
 
-    /// Writes bytes. Blocks until they are on the device, or safely staged.
+    /// Writes bytes. Blocks until the work on that memory that was submitted before is done, and the bytes are on the device or
+    /// safely staged: a host write never overtakes work in flight, and later work sees it.
     ///
     /// # Errors
     /// Foreign or read-only memory, out of bounds, device lost.
     fn write(&self, memory: &MemoryHandle, offset_bytes: u64, bytes: &[u8]) -> Result<(), BackendError>;
 
-    /// Reads bytes. Blocks until all submitted work is done.
+    /// Reads bytes. Blocks until the work on that memory that was submitted before is done.
     ///
     /// # Errors
     /// Foreign memory, out of bounds, device lost.
@@ -101,7 +102,8 @@ pub trait Backend: Send + Sync {
     /// Out of memory, device lost, or a node that it does not support.
     fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError>;
 
-    /// Marks this point of the queue; 0 for backends without events.
+    /// Marks this point of the compute queue: the event is reached when everything submitted to it so far is done. 0 for backends
+    /// without events. Never blocks.
     ///
     /// # Errors
     /// Device lost.
@@ -109,13 +111,13 @@ pub trait Backend: Send + Sync {
         Ok(0)
     }
 
-    /// Makes the queue wait for another backend's event; synchronous backends block on it.
+    /// Makes the compute queue wait for an event of any backend, its own included: what is submitted from now on runs after it.
+    /// Synchronous backends, and those that do not know the other's events, block the caller until it is reached.
     ///
     /// # Errors
-    /// Device lost, of either side.
+    /// Device lost, of either side; [`BackendError::UnknownEvent`] for a number that the other backend never gave out.
     fn wait(&self, of: &dyn Backend, event: u64) -> Result<(), BackendError> {
-        let _ = event;
-        of.synchronize()
+        of.wait_for(Ticket::Pending(event), None).map(drop)
     }
 
     /// Blocks until everything submitted is done.
@@ -128,4 +130,132 @@ pub trait Backend: Send + Sync {
 
     /// Memory figures.
     fn memory_report(&self) -> MemoryReport;
+
+    /// Whether submitted work is done. Never blocks, but on backends that cannot tell, which wait for all of their work.
+    ///
+    /// # Errors
+    /// What the work failed with, as often as it is asked; device lost; [`BackendError::UnknownEvent`].
+    fn poll(&self, ticket: Ticket) -> Result<bool, BackendError> {
+        self.wait_for(ticket, None)
+    }
+
+    /// Blocks until submitted work is done, or the time is over; says whether it is done. Backends that cannot tell wait for all
+    /// of their work, however long it takes.
+    ///
+    /// # Errors
+    /// As [`Self::poll`].
+    fn wait_for(&self, ticket: Ticket, timeout: Option<Duration>) -> Result<bool, BackendError> {
+        let _ = timeout;
+        match ticket {
+            Ticket::Done => Ok(true),
+            Ticket::Pending(_) => self.synchronize().map(|()| true),
+        }
+    }
+
+    /// Takes work back that has not begun: it touches no memory, and its ticket reports [`BackendError::Cancelled`] from then on.
+    /// Work that has begun is waited for. Either way nothing of it is under way when this returns. Work submitted behind it in
+    /// its queue still runs: whoever cancels a run cancels all of its tickets.
+    ///
+    /// # Errors
+    /// Device lost, [`BackendError::UnknownEvent`]; not what the work itself failed with.
+    fn cancel(&self, ticket: Ticket) -> Result<(), BackendError> {
+        self.wait_for(ticket, None).map(drop)
+    }
+
+    /// Whether an event was reached. As [`Self::poll`].
+    ///
+    /// # Errors
+    /// Device lost; [`BackendError::UnknownEvent`].
+    fn query(&self, event: u64) -> Result<bool, BackendError> {
+        self.poll(Ticket::Pending(event))
+    }
+
+    /// Time between two events of this backend that were reached; `None` where it is not measured, or one was not reached yet.
+    ///
+    /// # Errors
+    /// Device lost; [`BackendError::UnknownEvent`].
+    fn elapsed(&self, from: u64, to: u64) -> Result<Option<Duration>, BackendError> {
+        let _ = (from, to);
+        Ok(None)
+    }
+
+    /// Whether asynchronous copies run beside splits, in a queue of their own. Then nothing but events orders the two queues.
+    fn has_copy_queue(&self) -> bool {
+        false
+    }
+
+    /// [`Self::record`] on either queue.
+    ///
+    /// # Errors
+    /// Device lost.
+    fn record_on(&self, queue: QueueKind) -> Result<u64, BackendError> {
+        let _ = queue;
+        self.record()
+    }
+
+    /// [`Self::wait`] on either queue.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    fn wait_on(&self, queue: QueueKind, of: &dyn Backend, event: u64) -> Result<(), BackendError> {
+        let _ = queue;
+        self.wait(of, event)
+    }
+
+    /// Writes bytes in the copy queue (the compute queue without one). The bytes are taken before this returns; it does not wait
+    /// for the device. Ordered by events only: the caller sees to it that nobody else uses that memory meanwhile.
+    ///
+    /// # Errors
+    /// Foreign or read-only memory, out of bounds, device lost.
+    fn write_async(&self, memory: &MemoryHandle, offset_bytes: u64, bytes: &[u8]) -> Result<Ticket, BackendError> {
+        self.write(memory, offset_bytes, bytes).map(|()| Ticket::Done)
+    }
+
+    /// Reads bytes in the copy queue (the compute queue without one), without waiting for the device. The memory is kept alive
+    /// until then. Ordered by events only.
+    ///
+    /// # Errors
+    /// Foreign memory, out of bounds, device lost.
+    fn read_async(&self, memory: &MemoryHandle, offset_bytes: u64, into: &Readback) -> Result<Ticket, BackendError> {
+        into.with(|bytes| self.read(memory, offset_bytes, bytes)).map(|()| Ticket::Done)
+    }
+
+    /// Copies bytes from another backend's memory to this one's, in this one's copy queue (the compute queue without one).
+    /// Ordered by events only, on both sides. Backends that know the other's memory need not wait and go no way round; by default
+    /// it waits for both and makes one pass through host memory, none if both are on it. Both memories are kept alive.
+    ///
+    /// # Errors
+    /// Foreign or read-only memory, out of bounds, out of memory, device lost on either side.
+    #[expect(clippy::too_many_arguments, reason = "two places, each of a backend, a memory and an offset")]
+    fn copy_from(
+        &self,
+        to: &MemoryHandle,
+        to_offset_bytes: u64,
+        of: &dyn Backend,
+        from: &MemoryHandle,
+        from_offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<Ticket, BackendError> {
+        // What either queue was told to wait for, it has waited for then.
+        if of.capabilities().asynchronous {
+            of.synchronize()?;
+        }
+        if self.capabilities().asynchronous {
+            self.synchronize()?;
+        }
+        if !queue::copy_on_host((to, to_offset_bytes), (from, from_offset_bytes), len_bytes)? {
+            let staging = Readback::new(len_bytes)?;
+            staging.with(|bytes| {
+                of.read(from, from_offset_bytes, bytes)?;
+                self.write(to, to_offset_bytes, bytes)
+            })?;
+        }
+        Ok(Ticket::Done)
+    }
+
+    /// The backend itself, for others that want to know whether it is one of theirs: to wait for its events in their queues and
+    /// to copy without the host. `None` for those that nobody has to know.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 }

@@ -36,7 +36,7 @@ mod work;
 use std::sync::Arc;
 
 use entensor_components::{
-    Backend, BackendError, BufferKey, Capabilities, HOST_ALIGN_BYTES, HostBuffers, ImportedBytes, MemoryHandle,
+    Backend, BackendError, BufferKey, ByteRows, Capabilities, HOST_ALIGN_BYTES, HostBuffers, ImportedBytes, MemoryHandle,
     MemoryReport, OpDesc, PreparedSplit, SplitView, Support, Usage, host_io,
 };
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -145,7 +145,7 @@ impl Backend for GemmBackend {
     }
 
     fn import_host(&self, bytes: Arc<dyn ImportedBytes>) -> Result<BufferKey, BackendError> {
-        Ok(self.buffers.import(bytes))
+        self.buffers.import(bytes, self.capabilities.import_align_bytes)
     }
 
     fn destroy_buffer(&self, key: BufferKey) -> Result<(), BackendError> {
@@ -173,6 +173,30 @@ impl Backend for GemmBackend {
     }
 
     fn memory_report(&self) -> MemoryReport {
-        MemoryReport { ours_bytes: self.buffers.allocated_bytes(), ..MemoryReport::default() }
+        self.buffers.report()
+    }
+
+    fn fill(&self, memory: &MemoryHandle, offset_bytes: u64, len_bytes: u64, value: u8) -> Result<(), BackendError> {
+        host_io::fill(memory, offset_bytes, len_bytes, value)
+    }
+
+    fn write_rows(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        rows: &ByteRows,
+        bytes: &[u8],
+    ) -> Result<(), BackendError> {
+        host_io::write_rows(memory, offset_bytes, rows, bytes)
+    }
+
+    fn read_rows(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        rows: &ByteRows,
+        bytes: &mut [u8],
+    ) -> Result<(), BackendError> {
+        host_io::read_rows(memory, offset_bytes, rows, bytes)
     }
 }

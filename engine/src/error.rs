@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use entensor_components::{BackendError, DType, OpError, ParamError, Shape, ShapeError, Strides};
+use entensor_components::{BackendError, DType, OpError, ParamError, Shape, ShapeError, Strides, TensorDesc};
 use entensor_systems::{InvalidSchedule, Pass, PlanError, Violation};
 
 use crate::registry::RegistryError;
@@ -222,6 +222,18 @@ pub enum EngineError {
         /// What must hold.
         rule: &'static str,
     },
+    /// A copy between tensors that do not lie in memory in the same way.
+    #[error("`{from}` is {from_desc}, `{to}` is {to_desc}: a copy needs the same dtype, shape and strides; convert with a graph")]
+    DifferentLayouts {
+        /// What was to be copied.
+        from: Arc<str>,
+        /// How it lies.
+        from_desc: TensorDesc,
+        /// Where to.
+        to: Arc<str>,
+        /// How that lies.
+        to_desc: TensorDesc,
+    },
     /// Two graphs that are no copies of each other.
     #[error("node `{node}`: {rule}; compare a graph with its copy")]
     NotAlike {
@@ -263,6 +275,7 @@ impl EngineError {
             Self::Cancelled { .. } => "Cancelled",
             Self::PrivateLayout { .. } => "PrivateLayout",
             Self::BadAddress { .. } => "BadAddress",
+            Self::DifferentLayouts { .. } => "DifferentLayouts",
             Self::NotAlike { .. } => "NotAlike",
         }
     }

@@ -20,8 +20,10 @@ mod io;
 mod limits;
 mod memory;
 mod observe;
+mod partial;
 mod registry;
 mod run;
+mod sets;
 mod setup;
 mod spawn;
 mod views;
@@ -33,7 +35,7 @@ pub use copy::GraphCopy;
 pub use engine::{ArenaId, BufferId, Engine, GraphId, TensorId};
 pub use entensor_components as components;
 pub use entensor_components::{
-    Backend, BackendError, BackendIndex, CancelToken, Cause, DType, ImportedBytes, Op, PoolOp, RopeMode, RunLimit,
+    Backend, BackendError, BackendIndex, BufferTypeInfo, ByteRows, CancelToken, Cause, DType, ImportedBytes, Op, PoolOp, RopeMode, RunLimit,
     Shape, SortOrder, Strides, TensorDesc, UpscaleMode, Usage,
 };
 pub use entensor_systems as systems;
@@ -45,8 +47,9 @@ pub use figures::{BackendFigures, BackendMemory, ComputeBuffer, EXPLAIN_VARIABLE
 pub use io::Element;
 pub use limits::RunProgress;
 pub use observe::{NodeData, NodeObserver, ObservedRun};
-pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};
+pub use registry::{AUTO, BackendFactory, BackendSpec, DeviceInfo, HostAllocator, Registry, RegistryEntry, RegistryError};
 pub use run::Explanation;
+pub use sets::{SetPlace, TensorRequest, TensorSet};
 pub use setup::EngineBuilder;
 
 /// The README's program, so that it cannot rot.

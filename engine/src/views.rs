@@ -42,16 +42,31 @@ impl<W: BorrowMut<World>> Engine<W> {
         offset_bytes: u64,
     ) -> Result<TensorId, EngineError> {
         let name: Arc<str> = name.into();
-        let size_bytes = self.buffer(buffer)?.size_bytes();
+        let memory = self.buffer(buffer)?;
+        let size_bytes = memory.size_bytes();
         let len_bytes = checked_span(&name, &desc, offset_bytes)?;
         if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > size_bytes) {
             let source = BackendError::OutOfBounds { offset_bytes, len_bytes, size_bytes };
             return Err(EngineError::Backend { what: name, source });
         }
+        // Whose bytes lie behind it is the caller's affair, so padding is not touched.
+        let ready = memory.init_tensor(offset_bytes, &desc, len_bytes);
+        ready.map_err(|source| EngineError::Backend { what: Arc::clone(&name), source })?;
+        Ok(self.spawn_in(name, desc, buffer, offset_bytes))
+    }
+
+    /// The entity of a tensor whose place was checked and made ready.
+    pub(crate) fn spawn_in(
+        &mut self,
+        name: Arc<str>,
+        desc: TensorDesc,
+        buffer: BufferId,
+        offset_bytes: u64,
+    ) -> TensorId {
         let stored_in = StoredIn(Some(Stored { buffer: buffer.0, offset_bytes }));
         let bundle = TensorBundle { stored_in, ..TensorBundle::leaf(Arc::clone(&name), desc) };
         let entity = self.world_mut().spawn(bundle).id();
-        Ok(TensorId { entity, name, desc })
+        TensorId { entity, name, desc }
     }
 
     /// A tensor in the memory of another that has memory of its own: a slice of a cache, weights seen in another shape. `offset_bytes`

@@ -232,6 +232,9 @@ impl Backend for CpuBackend {
     }
 
     fn reads_opaque(&self, op: &OpDesc<'_>, operand: usize, is_whole: bool, buffer_type: &str) -> Support {
+        if *buffer_type == *self.capabilities.buffer_type {
+            return Support::Yes;
+        }
         if buffer_type != REPACKED {
             return Support::no("a private layout that it does not know");
         }

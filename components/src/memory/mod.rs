@@ -177,6 +177,13 @@ impl HostMemory {
         Self { bytes: RwLock::new(HostBytes::Imported(bytes)), size_bytes, read_only: true }
     }
 
+    /// The bytes as something that does not change any more: memory that was filled before there was a backend, to be imported by one.
+    #[must_use]
+    pub fn freeze(self) -> Arc<dyn ImportedBytes> {
+        let bytes = self.bytes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Arc::new(Frozen { bytes, size_bytes: self.size_bytes })
+    }
+
     /// Size in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
@@ -214,6 +221,28 @@ impl std::fmt::Debug for HostMemory {
     }
 }
 
+/// Host memory that nobody writes any more.
+struct Frozen {
+    bytes: HostBytes,
+    size_bytes: usize,
+}
+
+impl AsRef<[u8]> for Frozen {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get(self.size_bytes)
+    }
+}
+
+impl HostBytes {
+    fn get(&self, size_bytes: usize) -> &[u8] {
+        match self {
+            Self::Owned(lines) => &bytemuck::cast_slice(lines)[..size_bytes],
+            Self::Allocated(bytes) => (**bytes).as_ref(),
+            Self::Imported(bytes) => (**bytes).as_ref(),
+        }
+    }
+}
+
 /// Shared access to host memory.
 pub struct HostRead<'a> {
     guard: RwLockReadGuard<'a, HostBytes>,
@@ -224,11 +253,7 @@ impl Deref for HostRead<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &*self.guard {
-            HostBytes::Owned(lines) => &bytemuck::cast_slice(lines)[..self.size_bytes],
-            HostBytes::Allocated(bytes) => (**bytes).as_ref(),
-            HostBytes::Imported(bytes) => (**bytes).as_ref(),
-        }
+        self.guard.get(self.size_bytes)
     }
 }
 
@@ -242,11 +267,7 @@ impl Deref for HostWrite<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &*self.guard {
-            HostBytes::Owned(lines) => &bytemuck::cast_slice(lines)[..self.size_bytes],
-            HostBytes::Allocated(bytes) => (**bytes).as_ref(),
-            HostBytes::Imported(bytes) => (**bytes).as_ref(),
-        }
+        self.guard.get(self.size_bytes)
     }
 }
 
@@ -471,8 +492,12 @@ mod tests {
     fn imported_memory_is_used_in_place_and_read_only() {
         let bytes: Arc<dyn ImportedBytes> = Arc::new(vec![7_u8; 10]);
         let address = (*bytes).as_ref().as_ptr();
-        let memory = HostMemory::imported(bytes);
+        let memory = HostMemory::imported(Arc::clone(&bytes));
         assert_eq!(memory.read().as_ptr(), address);
+        let own = HostMemory::zeroed(5).expect("small");
+        own.write().expect("writable")[4] = 9;
+        assert_eq!((*own.freeze()).as_ref(), [0, 0, 0, 0, 9]);
+        assert_eq!((*HostMemory::imported(bytes).freeze()).as_ref().as_ptr(), address);
         assert!(matches!(memory.write(), Err(BackendError::ReadOnly)));
     }
 

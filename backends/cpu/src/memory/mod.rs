@@ -35,6 +35,28 @@ pub enum CpuMemory {
     HighBandwidth,
 }
 
+impl CpuMemory {
+    /// Zeroed memory of this kind, without a backend. Loads the library that it needs.
+    ///
+    /// # Errors
+    /// [`BackendError::MissingLibrary`]; out of memory.
+    pub fn zeroed(self, size_bytes: u64) -> Result<HostMemory, BackendError> {
+        match self {
+            Self::Ordinary => HostMemory::zeroed(size_bytes),
+            Self::HighBandwidth => HighBandwidth::load()?.zeroed(size_bytes),
+        }
+    }
+
+    /// The types of a backend's buffers, without a backend. Loads the library that it needs.
+    ///
+    /// # Errors
+    /// [`BackendError::MissingLibrary`].
+    pub fn buffer_types(self) -> Result<Vec<BufferTypeInfo>, BackendError> {
+        let buffers = Buffers::new(self)?;
+        Ok(buffers.types(&buffers.capabilities()))
+    }
+}
+
 /// A buffer, whichever type it has.
 enum Buffer {
     Host(Arc<HostMemory>),

@@ -166,6 +166,14 @@ pub enum Simd {
     Portable,
 }
 
+impl Simd {
+    /// The level that it comes to on this machine: `portable` or `avx2`.
+    #[must_use]
+    pub fn level_name(self) -> &'static str {
+        AnyLevel::choose(self).name()
+    }
+}
+
 /// The level that was chosen.
 #[derive(Clone, Copy)]
 pub(crate) enum AnyLevel {

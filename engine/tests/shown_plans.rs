@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use entensor::{
-    Backend, BackendIndex, Capabilities, DType, Engine, GraphBuilder, MemoryKind,
-    components::{CopyOf, SplitOf, TensorCopies},
+    BackendIndex, DType, Engine, GraphBuilder,
+    components::{Backend, Capabilities, CopyOf, MemoryKind, SplitOf, TensorCopies},
 };
 use entensor_oracle::OracleBackend;
 

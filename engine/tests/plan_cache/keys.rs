@@ -15,6 +15,7 @@ struct Baked {
     swapped: bool,
     pin: Option<u32>,
     output: bool,
+    consumed: bool,
     wanted: bool,
     copies: u32,
     salt: u64,
@@ -41,6 +42,7 @@ impl Default for Baked {
             swapped: false,
             pin: None,
             output: false,
+            consumed: false,
             wanted: false,
             copies: 1,
             salt: 0,
@@ -81,7 +83,8 @@ fn plan_baked(engine: &mut Engine, machines: &[Vec<Arc<dyn Backend>>; 2], baked:
     let mut g = GraphBuilder::new("any name");
     g.pipeline_copies(baked.copies);
     let w = g.shared(&w).expect("one shared tensor");
-    let x = g.input("x", baked.dtype, &baked.dims).expect("a small input");
+    let x = if baked.consumed { GraphBuilder::consumed_input } else { GraphBuilder::input };
+    let x = x(&mut g, "x", baked.dtype, &baked.dims).expect("a small input");
     let scaled = g.scale(x, baked.scale).expect("shapes fit");
     let scaled = g.name(baked.node_name, scaled).expect("a free name");
     if let Some(pin) = baked.pin {
@@ -128,6 +131,7 @@ fn whatever_is_baked_into_a_plan_tells_plans_apart() {
         ("a pin", Baked { pin: Some(0), ..Baked::default() }),
         ("another pin", Baked { pin: Some(1), ..Baked::default() }),
         ("a flag", Baked { output: true, ..Baked::default() }),
+        ("an input that runs consume", Baked { consumed: true, ..Baked::default() }),
         ("what is wanted", Baked { wanted: true, ..Baked::default() }),
         ("copies", Baked { copies: 2, ..Baked::default() }),
         ("more copies", Baked { copies: 3, ..Baked::default() }),

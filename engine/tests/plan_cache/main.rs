@@ -14,7 +14,7 @@ use entensor::{
         BackendHandle, BufferKey, Capabilities, GraphTensors, MemoryHandle, MemoryKind, MemoryReport, OpDesc, Opaque,
         PipelineCopies, PreparedSplit, SplitView, Support, TensorFlags, TensorName,
     },
-    systems::{Backends, CopiesFallback, DEFAULT_PLAN_BYTES, GraphNodes, NodeFacts, NodeTable, PlanCache},
+    systems::{Backends, CopiesFallback, DEFAULT_PLAN_BYTES, GraphNodes, NodeFacts, NodeTableBuilder, PlanCache},
 };
 use entensor_null::{NullBackend, NullConfig};
 use entensor_oracle::OracleBackend;

@@ -64,3 +64,38 @@ impl Kinds {
 /// What has been seen while kinds are told apart.
 #[derive(Debug, Default)]
 pub(super) struct Seen(HashMap<u64, u32, FxBuildHasher>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(facts: &[u8], hash: impl Fn(u8) -> u64) -> Kinds {
+        let (mut kinds, mut seen) = (Kinds::default(), Seen::default());
+        for &fact in facts {
+            kinds.add(&mut seen, hash(fact), |_, other| facts[other] == fact);
+        }
+        kinds
+    }
+
+    #[test]
+    fn equal_nodes_are_of_one_kind_and_others_never_are() {
+        let facts = [3, 1, 3, 2, 1, 1, 3, 7];
+        let kinds = kinds(&facts, u64::from);
+        assert_eq!(kinds.by_node(), [0, 1, 0, 2, 1, 1, 0, 3]);
+        assert_eq!(kinds.firsts().collect::<Vec<_>>(), [0, 1, 3, 7]);
+        assert_eq!(kinds.count(), 4);
+    }
+
+    /// Facts that share a hash are never taken for each other; at worst equal ones are told apart.
+    #[test]
+    fn hashes_that_collide_mix_nothing_up() {
+        let facts = [3, 1, 3, 2, 1, 3];
+        for hash in [|_| 0, |fact| u64::from(fact % 2)] {
+            let kinds = kinds(&facts, hash);
+            for (a, &fact) in facts.iter().enumerate() {
+                let first = kinds.firsts().nth(kinds.of(a)).expect("every kind has a first node");
+                assert_eq!(facts[first], fact);
+            }
+        }
+    }
+}

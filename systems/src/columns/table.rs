@@ -234,8 +234,9 @@ impl NodeTableBuilder {
         hasher.write_usize(table.layouts.of(node));
         hasher.write(bytemuck::cast_slice(&table.op_keys[key..]));
         let (layouts, sources, keys) = (&table.layouts, &table.sources, &table.op_keys);
-        sources.of(node).iter().for_each(|&source| hasher.write_usize(layouts.of(source as usize)));
-        let of_sources = |node: usize| sources.of(node).iter().map(|&source| layouts.of(source as usize));
+        // Operands that stand behind their user have no layout yet, and are refused once the table is whole.
+        let of_sources = |node: usize| sources.of(node).iter().map(|&source| layouts.by_node().get(source as usize));
+        of_sources(node).flatten().for_each(|&layout| hasher.write_u32(layout));
         let (kind_keys, known) = (&mut table.kind_keys, table.kinds.count());
         table.kinds.add(kinds, hasher.finish(), |kind, other| {
             let (start, end) = kind_keys[kind];

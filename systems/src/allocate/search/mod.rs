@@ -16,7 +16,7 @@
 
 mod orders;
 mod problem;
-mod repeat;
+pub(super) mod repeat;
 mod squeaky;
 
 use super::{BlockPlace, free_list::FreeList};
@@ -82,10 +82,12 @@ impl Goal {
 /// A layout smaller than `total` bytes, if one is found.
 pub(super) fn search(problem: &mut Problem, mut total: u64, budget: Budget) -> Option<Layout> {
     let goal = problem.goal;
-    if let Some(layout) = repeat::repeat(problem, total).filter(|layout| goal.is_near(layout.total_bytes())) {
-        return Some(layout);
+    let mut best = repeat::repeat(problem, total);
+    total = best.as_ref().map_or(total, Layout::total_bytes);
+    if goal.is_near(total) {
+        return best;
     }
-    let mut best = Some(reversed(problem)).filter(|layout| layout.total_bytes() < total);
+    best = Some(reversed(problem)).filter(|layout| layout.total_bytes() < total).or(best);
     total = best.as_ref().map_or(total, Layout::total_bytes);
     if goal.is_near(total) || problem.jobs.is_empty() {
         return best;

@@ -29,7 +29,7 @@ struct Stack {
 }
 
 /// A layout of one buffer smaller than `total` bytes, if the jobs repeat and it comes out so.
-pub(super) fn repeat(problem: &Problem, total: u64) -> Option<Layout> {
+pub(in crate::allocate) fn repeat(problem: &Problem, total: u64) -> Option<Layout> {
     if problem.has_shrinks() || problem.goal.target > problem.limits.max_bytes {
         return None;
     }

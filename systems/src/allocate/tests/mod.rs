@@ -6,6 +6,7 @@ mod net;
 mod nets;
 mod properties;
 mod quality;
+mod repeats;
 
 use std::collections::BTreeMap;
 

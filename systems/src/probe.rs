@@ -220,7 +220,8 @@ impl Places<'_> {
             let operands: SmallVec<[TensorDesc; 8]> = sources.iter().map(|&s| self.nodes.descs[s as usize]).collect();
             let op = OpDesc { op: &self.nodes.ops[node], output: self.nodes.descs[node], operands: &operands };
             if let Support::No(reason) = handle.reads_opaque(&op, index, root == operand as usize, &buffer.buffer_type) {
-                return Some(reason);
+                let name = &self.nodes.names[operand as usize];
+                return Some(format!("operand `{name}`: {reason}").into());
             }
         }
         let root = self.nodes.roots.of(node);

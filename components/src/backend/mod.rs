@@ -146,8 +146,13 @@ pub trait Backend: Send + Sync {
     /// As [`Self::poll`].
     fn wait_for(&self, ticket: Ticket, timeout: Option<Duration>) -> Result<bool, BackendError> {
         let _ = timeout;
+        let capabilities = self.capabilities();
         match ticket {
             Ticket::Done => Ok(true),
+            // Whoever has no queue gives out no other number.
+            Ticket::Pending(event) if event != 0 && !capabilities.asynchronous && !capabilities.events => {
+                Err(BackendError::UnknownEvent { backend: self.name().into(), event })
+            }
             Ticket::Pending(_) => self.synchronize().map(|()| true),
         }
     }
@@ -403,7 +408,7 @@ pub trait Backend: Send + Sync {
         if *self.capabilities().buffer_type == *buffer_type {
             Support::Yes
         } else {
-            Support::no("an operand has a private layout that the op does not read")
+            Support::no("a private layout that the op does not read")
         }
     }
 }

@@ -118,14 +118,14 @@ impl BufferBundle {
     /// The components of a buffer that a backend made.
     #[must_use]
     pub fn new(name: impl Into<Arc<str>>, usage: Usage, buffer: Arc<DeviceBuffer>) -> Self {
-        let capabilities = buffer.backend().capabilities();
+        let info = buffer.buffer_type();
         Self {
             name: BufferName(name.into()),
-            buffer_type: BufferType(Arc::clone(&capabilities.buffer_type)),
+            buffer_type: BufferType(Arc::clone(&info.name)),
             size_bytes: SizeBytes(buffer.size_bytes()),
             usage,
-            kind: capabilities.memory.clone(),
-            opaque: Opaque(false),
+            kind: info.memory.clone(),
+            opaque: Opaque(info.opaque),
             memory: BufferMemory(buffer),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use entensor_components::{BackendError, DType, OpError, ParamError, Shape, ShapeError};
+use entensor_components::{BackendError, DType, OpError, ParamError, Shape, ShapeError, Strides, TensorDesc};
 use entensor_systems::{InvalidSchedule, Pass, PlanError, Violation};
 
 use crate::registry::RegistryError;
@@ -239,6 +239,46 @@ pub enum EngineError {
         /// The graph.
         graph: Arc<str>,
     },
+    /// A buffer whose bytes only its own backend understands.
+    #[error("buffer `{buffer}` has a layout that only its backend can read; copy what its tensors were made from")]
+    PrivateLayout {
+        /// The buffer.
+        buffer: Arc<str>,
+    },
+    /// A tensor at an address, or with strides, that no backend reads.
+    #[error("tensor `{tensor}`, strides {strides}, at byte {offset_bytes}: {rule}")]
+    BadAddress {
+        /// The tensor.
+        tensor: Arc<str>,
+        /// Where it was to lie.
+        offset_bytes: u64,
+        /// Its strides.
+        strides: Strides,
+        /// What must hold.
+        rule: &'static str,
+    },
+    /// A copy between tensors that do not lie in memory in the same way.
+    #[error(
+        "`{from}` is {from_desc}, `{to}` is {to_desc}: a copy needs the same dtype, shape and strides; convert with a graph"
+    )]
+    DifferentLayouts {
+        /// What was to be copied.
+        from: Arc<str>,
+        /// How it lies.
+        from_desc: TensorDesc,
+        /// Where to.
+        to: Arc<str>,
+        /// How that lies.
+        to_desc: TensorDesc,
+    },
+    /// Two graphs that are no copies of each other.
+    #[error("node `{node}`: {rule}; compare a graph with its copy")]
+    NotAlike {
+        /// The first node that differs.
+        node: Arc<str>,
+        /// What must hold.
+        rule: &'static str,
+    },
 }
 
 fn violation_list(violations: &[Violation]) -> String {
@@ -286,6 +326,10 @@ impl EngineError {
             Self::StateLost { .. } => "StateLost",
             Self::Cancelled { .. } => "Cancelled",
             Self::UnknownRun { .. } => "UnknownRun",
+            Self::PrivateLayout { .. } => "PrivateLayout",
+            Self::BadAddress { .. } => "BadAddress",
+            Self::DifferentLayouts { .. } => "DifferentLayouts",
+            Self::NotAlike { .. } => "NotAlike",
         }
     }
 }

@@ -9,39 +9,54 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod compare;
+mod copy;
 mod engine;
 mod error;
+mod figures;
 pub mod graph_text;
 mod graphs;
 mod io;
 mod limits;
 mod lost;
 mod memory;
+mod observe;
+mod partial;
 mod registry;
 mod run;
 mod runs;
+mod sets;
 mod setup;
 mod shadow;
 mod spawn;
+mod views;
+mod walk;
 
 pub use builder::{GraphBuilder, Tensor};
+pub use compare::{GraphComparison, NodeDifference, compare_graphs, nmse};
+pub use copy::GraphCopy;
 pub use engine::{ArenaId, BufferId, Engine, GraphId, TensorId};
 pub use entensor_components as components;
 pub use entensor_components::{
-    Backend, BackendError, BackendIndex, CancelToken, Cause, DType, ImportedBytes, Op, PoolOp, RopeMode, RunLimit,
-    Shape, SortOrder, Strides, TensorDesc, UpscaleMode, Usage,
+    Backend, BackendError, BackendIndex, BufferTypeInfo, ByteRows, CancelToken, Cause, DType, ImportedBytes, Op,
+    PoolOp, RopeMode, RunLimit, Shape, SortOrder, Strides, TensorDesc, UpscaleMode, Usage,
 };
 pub use entensor_systems as systems;
 pub use entensor_systems::{
     Pass, PassTimings, Plan, PlanCounters, PlanError, PlanReason, PlanSalt, PlanSystems, Violation, planning,
 };
 pub use error::{BuildError, EngineError};
+pub use figures::{BackendFigures, BackendMemory, ComputeBuffer, EXPLAIN_VARIABLE, GraphFigures};
 pub use io::Element;
 pub use limits::RunProgress;
 pub use lost::{DeviceLost, LostDevice, LostState};
-pub use registry::{BackendFactory, BackendSpec, Registry, RegistryEntry, RegistryError};
+pub use observe::{NodeData, NodeObserver, ObservedRun};
+pub use registry::{
+    AUTO, BackendFactory, BackendSpec, DeviceInfo, HostAllocator, Registry, RegistryEntry, RegistryError,
+};
 pub use run::Explanation;
 pub use runs::RunId;
+pub use sets::{SetPlace, TensorRequest, TensorSet};
 pub use setup::EngineBuilder;
 
 /// The README's program, so that it cannot rot.

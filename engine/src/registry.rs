@@ -1,16 +1,18 @@
 //! Backends by name: `cpu:threads=2` becomes a backend. Users register their own.
+//!
+//! Nothing here blocks but starting backends, and nothing panics; a registry is plain data, so any thread may use it.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod builtin;
+mod spec;
 
-use entensor_components::{Backend, BackendError};
+use std::sync::Arc;
 
-/// A parsed backend text: `NAME[:KEY=VALUE,…]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BackendSpec {
-    /// The backend's name, in lower case.
-    pub name: String,
-    options: BTreeMap<String, String>,
-}
+use entensor_components::{Backend, BackendError, BufferTypeInfo, HostMemory};
+
+pub use spec::BackendSpec;
+
+/// The name that stands for the best that there is.
+pub const AUTO: &str = "auto";
 
 /// Why a backend could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,8 +36,8 @@ pub enum RegistryError {
         /// What exists.
         known: Vec<String>,
     },
-    /// The text is not `NAME[:KEY=VALUE,…]`.
-    #[error("`{spec}` is no backend; write NAME or NAME:KEY=VALUE,KEY=VALUE, for example cpu:threads=2")]
+    /// The text is not `NAME[:OPTION,…]`.
+    #[error("`{spec}` is no backend; write NAME or NAME:KEY=VALUE,WORD, for example cpu:threads=2")]
     Syntax {
         /// The text.
         spec: String,
@@ -66,80 +68,48 @@ pub enum RegistryError {
         /// Why.
         source: BackendError,
     },
+    /// An option that needs a value has none.
+    #[error("backend `{backend}`: `{key}` needs a value; write {key}=VALUE")]
+    MissingValue {
+        /// The backend.
+        backend: String,
+        /// The option.
+        key: String,
+    },
+    /// The backend's memory cannot be had without the backend.
+    #[error("backend `{backend}` gives no memory without being started; these do: {}", list_or_none(.known))]
+    NoHostMemory {
+        /// The backend.
+        backend: String,
+        /// Who gives some.
+        known: Vec<String>,
+    },
 }
 
 fn list_or_none(known: &[String]) -> String {
     if known.is_empty() { "none".into() } else { known.join(", ") }
 }
 
-impl BackendSpec {
-    /// Reads a backend text. Names and keys ignore case.
-    ///
-    /// # Errors
-    /// [`RegistryError::Syntax`].
-    ///
-    /// ```
-    /// # use entensor::BackendSpec;
-    /// let spec = BackendSpec::parse("CPU:threads=2")?;
-    /// assert_eq!((spec.name.as_str(), spec.option("threads")), ("cpu", Some("2")));
-    /// assert!(BackendSpec::parse("cpu:threads").is_err());
-    /// # Ok::<(), entensor::RegistryError>(())
-    /// ```
-    pub fn parse(text: &str) -> Result<Self, RegistryError> {
-        let syntax = || RegistryError::Syntax { spec: text.into() };
-        let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
-        let word = |w: &str| !w.is_empty() && w.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-        if !word(name.trim()) {
-            return Err(syntax());
-        }
-        let mut options = BTreeMap::new();
-        for option in rest.into_iter().flat_map(|rest| rest.split(',')) {
-            let (key, value) = option.split_once('=').ok_or_else(syntax)?;
-            let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().to_owned());
-            if !word(&key) || value.is_empty() || options.insert(key, value).is_some() {
-                return Err(syntax());
-            }
-        }
-        Ok(Self { name: name.trim().to_ascii_lowercase(), options })
-    }
-
-    /// An option's value.
-    #[must_use]
-    pub fn option(&self, key: &str) -> Option<&str> {
-        self.options.get(key).map(String::as_str)
-    }
-
-    /// An option as a number of threads: from 1 to 1024, so that a slip of the finger starts no million of them.
-    ///
-    /// # Errors
-    /// [`RegistryError::Value`].
-    pub fn threads(&self, key: &str) -> Result<Option<usize>, RegistryError> {
-        let Some(value) = self.option(key) else { return Ok(None) };
-        match value.parse() {
-            Ok(number @ 1..=1024) => Ok(Some(number)),
-            _ => Err(RegistryError::Value {
-                backend: self.name.clone(),
-                key: key.into(),
-                value: value.into(),
-                expected: "a whole number from 1 to 1024",
-            }),
-        }
-    }
-
-    fn check_keys(&self, known: &[&'static str]) -> Result<(), RegistryError> {
-        match self.options.keys().find(|key| !known.contains(&key.as_str())) {
-            Some(key) => Err(RegistryError::UnknownKey {
-                backend: self.name.clone(),
-                key: key.clone(),
-                known: known.iter().map(ToString::to_string).collect(),
-            }),
-            None => Ok(()),
-        }
-    }
-}
-
 /// Makes a backend from its options.
 pub type BackendFactory = fn(&BackendSpec) -> Result<Arc<dyn Backend>, RegistryError>;
+
+/// Allocates zeroed host memory as a backend would, without one.
+pub type HostAllocator = fn(&BackendSpec, u64) -> Result<HostMemory, RegistryError>;
+
+/// Something that a backend can be made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The text that makes the backend.
+    pub spec: String,
+    /// What it is, for people.
+    pub description: String,
+    /// Its memory, if known.
+    pub total_bytes: Option<u64>,
+    /// What of that is free, if known.
+    pub free_bytes: Option<u64>,
+    /// The buffers that it makes, the default first.
+    pub buffer_types: Vec<BufferTypeInfo>,
+}
 
 /// A backend that the registry can make.
 #[derive(Clone, Debug)]
@@ -148,10 +118,46 @@ pub struct RegistryEntry {
     pub name: &'static str,
     /// What it is, in a line.
     pub description: &'static str,
-    /// The options it takes.
+    /// The options that it takes with a value.
     pub options: &'static [&'static str],
+    /// The options that are words by themselves.
+    pub flags: &'static [&'static str],
+    /// Whether `auto` takes it where it has a device, and in which order: the highest first. What has 0 is the host and comes last.
+    pub auto: Option<u32>,
+    /// What it can be made of. Opens nothing, and blocks no longer than a look at the system takes.
+    pub devices: fn() -> Vec<DeviceInfo>,
+    /// How memory is had without a backend, for backends on host memory.
+    pub host_memory: Option<HostAllocator>,
     /// How it is made.
     pub make: BackendFactory,
+}
+
+impl RegistryEntry {
+    /// A backend without options, that lists no devices and that `auto` does not take.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use entensor::{Engine, Registry, RegistryEntry};
+    /// # use entensor::components::Backend;
+    /// # fn my_backend(_: &str) -> Arc<dyn Backend> { Registry::default().make("oracle").unwrap() }
+    ///
+    /// let mut registry = Registry::default();
+    /// registry.register(RegistryEntry {
+    ///     options: &["gain"],
+    ///     ..RegistryEntry::new("mine", "what it is, in a line", |spec| {
+    ///         let gain = spec.option("gain").unwrap_or("1");
+    ///         let fits = gain.parse::<f32>().is_ok();
+    ///         if fits { Ok(my_backend(gain)) } else { Err(spec.unfit("gain", gain, "a number")) }
+    ///     })
+    /// });
+    /// assert!(registry.make("mine:gain=2").is_ok());
+    /// assert!(Engine::builder().registry(registry).backend("mine:gain=much").build().is_err());
+    /// ```
+    #[must_use]
+    pub fn new(name: &'static str, description: &'static str, make: BackendFactory) -> Self {
+        Self { name, description, options: &[], flags: &[], auto: None, devices: Vec::new, host_memory: None, make }
+    }
 }
 
 /// The backends that can be made by name.
@@ -162,48 +168,12 @@ pub struct Registry {
 
 impl Default for Registry {
     fn default() -> Self {
-        #[cfg_attr(not(feature = "cpu"), expect(unused_mut, reason = "features add backends"))]
-        let mut entries = vec![
-            RegistryEntry {
-                name: "oracle",
-                description: "naive f64 loops: slow, exact, for checking",
-                options: &[],
-                make: |spec| Ok(Arc::new(entensor_oracle::OracleBackend::new(&spec.name))),
-            },
-            RegistryEntry {
-                name: "null",
-                description: "accepts everything, computes nothing: for planning",
-                options: &[],
-                make: |spec| {
-                    let config = entensor_null::NullConfig::host(&spec.name);
-                    Ok(Arc::new(entensor_null::NullBackend::new(config)))
-                },
-            },
-        ];
-        #[cfg(feature = "cpu")]
-        entries.insert(
-            0,
-            RegistryEntry {
-                name: "cpu",
-                description: "this machine's processor, on all its cores unless `threads` says otherwise",
-                options: &["threads"],
-                make: make_cpu,
-            },
-        );
-        Self { entries }
+        Self { entries: builtin::entries() }
     }
 }
 
-#[cfg(feature = "cpu")]
-fn make_cpu(spec: &BackendSpec) -> Result<Arc<dyn Backend>, RegistryError> {
-    let config =
-        entensor_cpu::CpuConfig { name: spec.name.clone(), threads: spec.threads("threads")?, ..Default::default() };
-    let start = |source| RegistryError::Start { backend: spec.name.clone(), source };
-    Ok(Arc::new(entensor_cpu::CpuBackend::new(config).map_err(start)?))
-}
-
 impl Registry {
-    /// Adds a backend, or replaces the one of its name.
+    /// Adds a backend, or replaces the one of its name. The name [`AUTO`] is taken.
     pub fn register(&mut self, entry: RegistryEntry) {
         self.entries.retain(|e| !e.name.eq_ignore_ascii_case(entry.name));
         self.entries.push(entry);
@@ -215,18 +185,92 @@ impl Registry {
         &self.entries
     }
 
-    /// Makes a backend from its text.
+    fn entry(&self, name: &str) -> Result<&RegistryEntry, RegistryError> {
+        self.entries.iter().find(|e| e.name.eq_ignore_ascii_case(name)).ok_or_else(|| RegistryError::UnknownName {
+            name: name.into(),
+            known: [AUTO].into_iter().chain(self.entries.iter().map(|e| e.name)).map(str::to_owned).collect(),
+        })
+    }
+
+    /// Everything that backends can be made of, with the name of the backend. Opens nothing.
+    #[must_use]
+    pub fn devices(&self) -> Vec<(&'static str, DeviceInfo)> {
+        self.entries.iter().flat_map(|entry| (entry.devices)().into_iter().map(|device| (entry.name, device))).collect()
+    }
+
+    /// What a text stands for: itself, but for `auto`, which stands for the best backends that there are, highest first and the host last.
+    /// Its options are handed to those of them that take them: `auto:threads=2`.
+    ///
+    /// # Errors
+    /// No text of a backend; an option of `auto` that nobody takes.
+    ///
+    /// ```
+    /// # use entensor::Registry;
+    /// assert_eq!(Registry::default().expand("auto:threads=2")?, ["cpu:threads=2"]);
+    /// assert_eq!(Registry::default().expand("oracle")?, ["oracle"]);
+    /// # Ok::<(), entensor::RegistryError>(())
+    /// ```
+    pub fn expand(&self, text: &str) -> Result<Vec<String>, RegistryError> {
+        let spec = BackendSpec::parse(text)?;
+        if spec.name != AUTO {
+            return Ok(vec![text.to_owned()]);
+        }
+        let mut best: Vec<&RegistryEntry> =
+            self.entries.iter().filter(|entry| entry.auto.is_some() && !(entry.devices)().is_empty()).collect();
+        best.sort_by_key(|entry| std::cmp::Reverse(entry.auto));
+        let all = |of: fn(&RegistryEntry) -> &'static [&'static str]| {
+            best.iter().flat_map(|entry| of(entry)).copied().collect::<Vec<_>>()
+        };
+        spec.check(&all(|entry| entry.options), &all(|entry| entry.flags))?;
+        if best.is_empty() {
+            return self.entry(AUTO).map(|entry| vec![entry.name.to_owned()]);
+        }
+        Ok(best.iter().map(|entry| spec.handed_to(entry.name, entry.options, entry.flags)).collect())
+    }
+
+    /// Makes a backend from its text; of `auto`, the best.
     ///
     /// # Errors
     /// Unknown names and options list what exists.
     pub fn make(&self, text: &str) -> Result<Arc<dyn Backend>, RegistryError> {
-        let spec = BackendSpec::parse(text)?;
-        let entry = self.entries.iter().find(|e| e.name == spec.name).ok_or_else(|| RegistryError::UnknownName {
-            name: spec.name.clone(),
-            known: self.entries.iter().map(|e| e.name.to_owned()).collect(),
-        })?;
-        spec.check_keys(entry.options)?;
+        let (spec, entry) = self.find(text)?;
         (entry.make)(&spec)
+    }
+
+    /// Allocates zeroed host memory as the backend of this text would, without making one: memory that is filled before there is an engine, and
+    /// imported with [`HostMemory::freeze`] and [`Engine::import_buffer`](crate::Engine::import_buffer). May block.
+    ///
+    /// # Errors
+    /// [`RegistryError::NoHostMemory`] lists which backends give some; unknown names and options; out of memory.
+    ///
+    /// ```
+    /// # use entensor::{DType, Engine, Registry};
+    /// let memory = Registry::default().allocate("cpu", 16)?;
+    /// memory.write()?[..4].copy_from_slice(&1.5_f32.to_le_bytes());
+    ///
+    /// let mut engine = Engine::builder().backend("cpu:threads=1").build()?;
+    /// let buffer = engine.import_buffer("weights", memory.freeze())?;
+    /// let weights = engine.tensor_in("w", DType::F32, &[4], buffer, 0)?;
+    /// let mut values = [0.0_f32; 4];
+    /// engine.read_tensor(&weights, &mut values)?;
+    /// assert_eq!(values, [1.5, 0.0, 0.0, 0.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn allocate(&self, text: &str, size_bytes: u64) -> Result<HostMemory, RegistryError> {
+        let (spec, entry) = self.find(text)?;
+        let allocate = entry.host_memory.ok_or_else(|| RegistryError::NoHostMemory {
+            backend: entry.name.into(),
+            known: self.entries.iter().filter(|e| e.host_memory.is_some()).map(|e| e.name.into()).collect(),
+        })?;
+        allocate(&spec, size_bytes)
+    }
+
+    fn find(&self, text: &str) -> Result<(BackendSpec, &RegistryEntry), RegistryError> {
+        let best = self.expand(text)?.into_iter().next();
+        let spec = BackendSpec::parse(best.as_deref().unwrap_or(text))?;
+        let entry = self.entry(&spec.name)?;
+        spec.check(entry.options, entry.flags)?;
+        Ok((spec, entry))
     }
 }
 
@@ -241,12 +285,64 @@ mod tests {
         assert!(error.to_string().contains("oracle, null"), "{error}");
         let Err(error) = registry.make("oracle:speed=9") else { panic!("the oracle has no options") };
         assert_eq!(error.to_string(), "backend `oracle` has no option `speed`; it has: none");
-        for bad in ["", ":", "cpu:", "cpu:=", "cpu:threads=", "cpu:threads=1,threads=2", "c p u"] {
+        for bad in
+            ["", ":", "cpu:", "cpu:=", "cpu:threads=", "cpu:threads=1,threads=2", "c p u", "cpu:hbm,hbm", "cpu:a,a=1"]
+        {
             assert!(matches!(registry.make(bad), Err(RegistryError::Syntax { .. })), "{bad}");
         }
-        #[cfg(feature = "cpu")]
-        for bad in ["cpu:threads=0", "cpu:threads=-1", "cpu:threads=many", "cpu:threads=1000000"] {
+    }
+
+    #[cfg(feature = "cpu")]
+    #[test]
+    fn options_have_values_and_words_have_none() {
+        let registry = Registry::default();
+        for bad in ["cpu:threads=0", "cpu:threads=-1", "cpu:threads=many", "cpu:threads=1000000", "cpu:hbm=1"] {
             assert!(matches!(registry.make(bad), Err(RegistryError::Value { .. })), "{bad}");
         }
+        let text = |spec| registry.make(spec).map(|_| ()).expect_err("not to be made").to_string();
+        assert_eq!(text("cpu:threads"), "backend `cpu`: `threads` needs a value; write threads=VALUE");
+        assert_eq!(text("cpu:fast"), "backend `cpu` has no option `fast`; it has: threads, hbm");
+        assert_eq!(text("auto:fast"), "backend `auto` has no option `fast`; it has: threads, hbm");
+    }
+
+    #[cfg(feature = "cpu")]
+    #[test]
+    fn auto_is_whatever_is_best() {
+        let mut registry = Registry::default();
+        assert_eq!(registry.expand("AUTO").as_deref(), Ok(&["cpu".to_owned()][..]));
+        let gpu = RegistryEntry {
+            options: &["adapter"],
+            auto: Some(5),
+            ..RegistryEntry::new("gpu", "one that is not there", |_| unreachable!("nobody makes it"))
+        };
+        registry.register(gpu.clone());
+        assert_eq!(registry.expand("auto").as_deref(), Ok(&["cpu".to_owned()][..]), "no device, no backend");
+        registry.register(RegistryEntry {
+            devices: || {
+                let (spec, description) = ("gpu".into(), "a device".into());
+                vec![DeviceInfo { spec, description, total_bytes: None, free_bytes: None, buffer_types: Vec::new() }]
+            },
+            ..gpu
+        });
+        let expanded = registry.expand("auto:threads=3,adapter=1");
+        assert_eq!(expanded, Ok(vec!["gpu:adapter=1".into(), "cpu:threads=3".into()]));
+        let names: Vec<&str> = registry.devices().iter().map(|(name, _)| *name).collect();
+        assert!(names.contains(&"gpu") && names.contains(&"cpu"), "{names:?}");
+        let none = Registry { entries: Vec::new() };
+        assert!(matches!(none.expand("auto"), Err(RegistryError::UnknownName { .. })));
+    }
+
+    #[cfg(feature = "cpu")]
+    #[test]
+    fn memory_is_had_without_a_backend() {
+        let registry = Registry::default();
+        assert_eq!(registry.allocate("cpu", 0).expect("nothing").size_bytes(), 0);
+        let memory = registry.allocate("auto", 100).expect("small");
+        memory.write().expect("writable")[99] = 7;
+        assert_eq!((*memory.freeze()).as_ref()[99], 7);
+        let error = registry.allocate("oracle", 8).map(|_| ()).expect_err("not without a backend");
+        assert_eq!(error.to_string(), "backend `oracle` gives no memory without being started; these do: cpu");
+        assert!(matches!(registry.allocate("cpu", u64::MAX), Err(RegistryError::Start { .. })));
+        assert!(matches!(registry.allocate("cpu:slow", 8), Err(RegistryError::UnknownKey { .. })));
     }
 }

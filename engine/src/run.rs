@@ -12,6 +12,7 @@ use entensor_systems::{
 use crate::{
     engine::{Engine, GraphId, InputState},
     error::EngineError,
+    figures,
     setup::VerifyPlans,
 };
 
@@ -133,6 +134,9 @@ impl<W: BorrowMut<World>> Engine<W> {
                 publish::unpublish(self.world_mut(), graph.0);
                 return Err(EngineError::Verify { graph: self.graph_name(graph), violations });
             }
+        }
+        if old.map(|o| o.0) != Some(new.0) {
+            figures::explain_new_plan(&self.graph_name(graph), &plan.plan);
         }
         // The same plan in the same memory keeps its inputs; anything else has moved them.
         if old != Some(new)

@@ -9,7 +9,7 @@ use entensor_systems::{Backends, Recording, init_resources, install_plan_schedul
 use crate::{
     engine::Engine,
     error::EngineError,
-    registry::{Registry, RegistryError},
+    registry::{AUTO, Registry, RegistryError},
 };
 
 /// Whether every new plan is verified; on in debug builds.
@@ -38,7 +38,7 @@ impl Default for EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Adds a backend by its text, below those added before. The last must be on host memory.
+    /// Adds a backend by its text, below those added before; `auto` adds the best that there are. The last must be on host memory.
     #[must_use]
     pub fn backend(mut self, spec: impl Into<String>) -> Self {
         self.specs.push(spec.into());
@@ -92,11 +92,13 @@ impl EngineBuilder {
 
     fn install<W: BorrowMut<World>>(mut self, mut owned: W) -> Result<Engine<W>, EngineError> {
         if self.specs.is_empty() && self.instances.is_empty() {
-            self.specs.push("cpu".into());
+            self.specs.push(AUTO.into());
         }
         let mut backends = Vec::new();
         for spec in &self.specs {
-            backends.push(self.registry.make(spec)?);
+            for spec in self.registry.expand(spec)? {
+                backends.push(self.registry.make(&spec)?);
+            }
         }
         backends.append(&mut self.instances);
         for (i, backend) in backends.iter().enumerate() {

@@ -66,6 +66,7 @@ const WORDS: &[&str] = &[
     "offload_batch=1",
     "max_inputs=0",
     "max_inputs=1",
+    "min_batch=32",
     "usage=weights",
     "usage=any",
     "usage=compute",

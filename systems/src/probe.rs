@@ -64,7 +64,8 @@ pub fn probe(
     }
     answers.ask(&backends, nodes);
     let input_at = OnceCell::new();
-    let places = Places { memory: &memory, reach: &reach, nodes, flags: &flags, input_at, host: index_u32(count - 1) };
+    let host = index_u32(count - 1);
+    let places = Places { backends: &backends, memory: &memory, reach: &reach, nodes, flags: &flags, input_at, host };
     let opaque = memory.has_opaque();
     for node in nodes.computing() {
         let (kind, root) = (nodes.kinds.of(node), nodes.roots.of(node));
@@ -76,7 +77,7 @@ pub fn probe(
         support.0.copy_row(node, &answers.support, kind);
         offload.0.copy_row(node, &answers.offload, kind);
         for backend in 0..count {
-            let place = if anywhere { None } else { places.refusal(node, backend, opaque).map(Cow::Borrowed) };
+            let place = if anywhere { None } else { places.refusal(node, backend, opaque) };
             let refused = || (!answers.support.get(kind, backend)).then(|| answers.refusals.reason(kind, backend));
             if let Some(reason) = place.or_else(refused) {
                 support.0.set(node, backend, false);
@@ -169,6 +170,7 @@ fn input_places(nodes: &NodeTable, flags: &NodeFlags, host: u32) -> Vec<u32> {
 
 /// Where operands and targets lie before anything is decided.
 struct Places<'a> {
+    backends: &'a Backends,
     memory: &'a NodeMemory,
     reach: &'a MemoryReach,
     nodes: &'a NodeTable,
@@ -180,30 +182,53 @@ struct Places<'a> {
 
 impl Places<'_> {
     /// Why a backend cannot use the memory of a node's opaque operands, or that which the node writes.
-    fn refusal(&self, node: usize, backend: usize, opaque: bool) -> Option<&'static str> {
-        if opaque {
-            for &operand in self.nodes.sources.of(node) {
-                let root = self.nodes.roots.of(operand as usize);
-                if let Some(place) = self.memory.place(root)
-                    && self.memory.buffers[place.buffer as usize].opaque
-                    && !self.reach.existing(backend, place.buffer)
-                {
-                    return Some("an operand has a private layout that only its own buffer type understands");
-                }
-            }
+    fn refusal(&self, node: usize, backend: usize, opaque: bool) -> Option<Cow<'static, str>> {
+        if opaque && let Some(reason) = self.opaque_refusal(node, backend) {
+            return Some(reason);
         }
         let root = self.nodes.roots.of(node);
-        match self.memory.place(root) {
+        let reason = match self.memory.place(root) {
             Some(place) if self.memory.buffers[place.buffer as usize].memory.is_read_only() => {
-                Some("the target is read-only memory")
+                "the target is read-only memory"
             }
-            Some(place) if !self.reach.existing(backend, place.buffer) => Some("it cannot use the target's memory"),
+            Some(place) if !self.reach.existing(backend, place.buffer) => "it cannot use the target's memory",
             None => {
                 let input_at = self.input_at.get_or_init(|| input_places(self.nodes, self.flags, self.host));
                 let elsewhere = input_at[root] != NOWHERE && input_at[root] as usize != backend;
-                elsewhere.then_some("the target is an input, which is elsewhere")
+                return elsewhere.then_some(Cow::Borrowed("the target is an input, which is elsewhere"));
             }
-            _ => None,
+            _ => return None,
+        };
+        Some(Cow::Borrowed(reason))
+    }
+
+    /// Why a backend cannot run a node on memory with a private layout.
+    fn opaque_refusal(&self, node: usize, backend: usize) -> Option<Cow<'static, str>> {
+        let private = |root: usize| {
+            let place = self.memory.place(root)?;
+            let buffer = &self.memory.buffers[place.buffer as usize];
+            buffer.opaque.then_some((place.buffer, buffer))
+        };
+        let handle = &self.backends.0[backend];
+        let sources = self.nodes.sources.of(node);
+        for (index, &operand) in sources.iter().enumerate() {
+            let root = self.nodes.roots.of(operand as usize);
+            let Some((place, buffer)) = private(root) else { continue };
+            if !self.reach.existing(backend, place) {
+                return Some("an operand has a private layout that only its own buffer type understands".into());
+            }
+            let operands: SmallVec<[TensorDesc; 8]> = sources.iter().map(|&s| self.nodes.descs[s as usize]).collect();
+            let op = OpDesc { op: &self.nodes.ops[node], output: self.nodes.descs[node], operands: &operands };
+            if let Support::No(reason) = handle.reads_opaque(&op, index, root == operand as usize, &buffer.buffer_type)
+            {
+                let name = &self.nodes.names[operand as usize];
+                return Some(format!("operand `{name}`: {reason}").into());
+            }
         }
+        let root = self.nodes.roots.of(node);
+        let own = &handle.capabilities().buffer_type;
+        private(root)
+            .filter(|(_, buffer)| *buffer.buffer_type != **own)
+            .map(|_| "the target has a private layout that it does not write".into())
     }
 }

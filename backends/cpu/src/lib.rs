@@ -8,7 +8,9 @@
 //!   grouped-query attention needs it.
 //! - **Cuts.** A prepared split runs from a cursor up to a deadline. Chunks are some microseconds of work on a grid that the shapes fix, so a
 //!   run that is cancelled or out of time comes back within a chunk or two, and where it was cut changes no bit.
-//! - **Unsafe.** `tensor` (strides to pointers), `run` (who may touch them when) and `simd` (instructions); kernels promise only that they
+//! - **Memory.** Ordinary, or high-bandwidth memory through `libmemkind` ([`CpuMemory`]). Weights of `q4_0`, `q4_1` and `q8_0` may lie in
+//!   buffers of the type [`REPACKED`], eight rows side by side, for products alone: the same bits, from one stream.
+//! - **Unsafe.** `memory::hbm` (a C allocator), `tensor` (strides to pointers), `run` (who may touch them when) and `simd` (instructions); kernels promise only that they
 //!   write the rows of their chunk.
 //!
 //! ```
@@ -29,6 +31,7 @@ mod crew;
 mod kernels;
 mod lower;
 mod math;
+mod memory;
 mod place;
 mod run;
 mod simd;
@@ -41,13 +44,15 @@ mod work;
 use std::sync::Arc;
 
 use entensor_components::{
-    Backend, BackendError, BufferKey, Capabilities, HOST_ALIGN_BYTES, HostBuffers, ImportedBytes, MemoryHandle,
-    MemoryReport, OpDesc, PreparedSplit, SplitView, Support, Usage, host_io,
+    Backend, BackendError, BufferKey, BufferTypeInfo, ByteRows, Capabilities, ImportedBytes, MemoryHandle,
+    MemoryReport, OpDesc, PreparedSplit, SplitView, Support, TensorDesc, Usage,
 };
+pub use memory::{CpuMemory, HIGH_BANDWIDTH, REPACKED, host_memory};
 pub use simd::Simd;
 
 use crate::{
     crew::Crew,
+    memory::{Buffers, io},
     run::{Prepared, Run},
     simd::AnyLevel,
 };
@@ -64,11 +69,13 @@ pub struct CpuConfig {
     pub pool: Option<Arc<rayon::ThreadPool>>,
     /// Which instructions to use.
     pub simd: Simd,
+    /// Where its ordinary buffers lie.
+    pub memory: CpuMemory,
 }
 
 impl Default for CpuConfig {
     fn default() -> Self {
-        Self { name: "cpu".into(), threads: None, pool: None, simd: Simd::Detect }
+        Self { name: "cpu".into(), threads: None, pool: None, simd: Simd::Detect, memory: CpuMemory::Ordinary }
     }
 }
 
@@ -76,7 +83,7 @@ impl Default for CpuConfig {
 pub struct CpuBackend {
     name: String,
     capabilities: Capabilities,
-    buffers: HostBuffers,
+    buffers: Buffers,
     level: AnyLevel,
     crew: Option<Arc<Crew>>,
 }
@@ -85,8 +92,9 @@ impl CpuBackend {
     /// Makes the backend and starts its threads.
     ///
     /// # Errors
-    /// None today; making a backend may fail in general.
+    /// [`BackendError::MissingLibrary`] for high-bandwidth memory without the library that gives it.
     pub fn new(config: CpuConfig) -> Result<Self, BackendError> {
+        let buffers = Buffers::new(config.memory)?;
         let crew = match config.pool {
             Some(pool) => {
                 let workers = pool.current_num_threads();
@@ -101,8 +109,8 @@ impl CpuBackend {
         };
         Ok(Self {
             name: config.name,
-            capabilities: Capabilities { align_bytes: HOST_ALIGN_BYTES, imports_host: true, ..Capabilities::host() },
-            buffers: HostBuffers::default(),
+            capabilities: buffers.capabilities(),
+            buffers,
             level: AnyLevel::choose(config.simd),
             crew: (crew.helpers() > 0).then(|| Arc::new(crew)),
         })
@@ -139,7 +147,7 @@ impl Backend for CpuBackend {
     }
 
     fn import_host(&self, bytes: Arc<dyn ImportedBytes>) -> Result<BufferKey, BackendError> {
-        Ok(self.buffers.import(bytes))
+        self.buffers.import(bytes, self.capabilities.import_align_bytes)
     }
 
     fn destroy_buffer(&self, key: BufferKey) -> Result<(), BackendError> {
@@ -151,11 +159,11 @@ impl Backend for CpuBackend {
     }
 
     fn write(&self, memory: &MemoryHandle, offset_bytes: u64, bytes: &[u8]) -> Result<(), BackendError> {
-        host_io::write(memory, offset_bytes, bytes)
+        io::write(memory, offset_bytes, bytes)
     }
 
     fn read(&self, memory: &MemoryHandle, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
-        host_io::read(memory, offset_bytes, bytes)
+        io::read(memory, offset_bytes, bytes)
     }
 
     fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
@@ -166,6 +174,77 @@ impl Backend for CpuBackend {
     }
 
     fn memory_report(&self) -> MemoryReport {
-        MemoryReport { ours_bytes: self.buffers.allocated_bytes(), ..MemoryReport::default() }
+        self.buffers.report()
+    }
+
+    fn buffer_types(&self) -> Vec<BufferTypeInfo> {
+        self.buffers.types(&self.capabilities)
+    }
+
+    fn create_buffer_of(&self, buffer_type: &str, size_bytes: u64, usage: Usage) -> Result<BufferKey, BackendError> {
+        if *buffer_type == *self.capabilities.buffer_type {
+            return self.create_buffer(size_bytes, usage);
+        }
+        if buffer_type == REPACKED {
+            return self.buffers.create_repacked(size_bytes);
+        }
+        let known = self.buffer_types().iter().map(|info| info.name.to_string()).collect();
+        let (backend, buffer_type) = (self.name.as_str().into(), buffer_type.into());
+        Err(BackendError::UnknownBufferType { backend, buffer_type, known })
+    }
+
+    fn init_tensor(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        desc: &TensorDesc,
+        allocated_bytes: u64,
+    ) -> Result<(), BackendError> {
+        io::init_tensor(memory, offset_bytes, desc, allocated_bytes)
+    }
+
+    fn fill(&self, memory: &MemoryHandle, offset_bytes: u64, len_bytes: u64, value: u8) -> Result<(), BackendError> {
+        io::fill(memory, offset_bytes, len_bytes, value)
+    }
+
+    fn reset_buffer(&self, key: BufferKey) -> Result<(), BackendError> {
+        self.buffers.reset(key)
+    }
+
+    fn write_rows(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        rows: &ByteRows,
+        bytes: &[u8],
+    ) -> Result<(), BackendError> {
+        io::write_rows(memory, offset_bytes, rows, bytes)
+    }
+
+    fn read_rows(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        rows: &ByteRows,
+        bytes: &mut [u8],
+    ) -> Result<(), BackendError> {
+        io::read_rows(memory, offset_bytes, rows, bytes)
+    }
+
+    fn reads_opaque(&self, op: &OpDesc<'_>, operand: usize, is_whole: bool, buffer_type: &str) -> Support {
+        if *buffer_type == *self.capabilities.buffer_type {
+            return Support::Yes;
+        }
+        if buffer_type != REPACKED {
+            return Support::no("a private layout that it does not know");
+        }
+        let reads = op.operands.get(operand).is_some_and(|desc| support::reads_repacked(op.op.kind(), operand, desc));
+        match reads {
+            true if is_whole => Support::Yes,
+            true => Support::no("a view into weights whose layout is private; views need a buffer of an ordinary type"),
+            false => Support::no(
+                "a private layout, which mul_mat and mul_mat_id read, as weights of q4_0, q4_1 or q8_0, and nothing else does",
+            ),
+        }
     }
 }

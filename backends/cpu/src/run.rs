@@ -51,7 +51,9 @@ pub(crate) enum Failure {
 impl Run {
     pub(crate) fn new(program: Program, level: AnyLevel, max_helpers: usize) -> Result<Self, BackendError> {
         let work = WorkMemory::new(&program.work_bytes)?;
-        let mut bases = vec![Base { bytes: std::ptr::null_mut(), len: 0 }; program.slots].into_boxed_slice().into_vec();
+        let mut bases = vec![Base { bytes: std::ptr::null_mut(), len: 0, repacked: false }; program.slots]
+            .into_boxed_slice()
+            .into_vec();
         bases.extend(work.bases());
         let walk = Walk::new(program.steps.iter().map(|step| step.shape), max_helpers);
         Ok(Self { program, level, work, bases: UnsafeCell::new(bases.into()), walk })
@@ -143,7 +145,7 @@ impl PreparedSplit for Prepared {
         let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: `paused` is held and the gate is closed with nobody inside, so nobody else looks at the bases.
         let bases = unsafe { &mut *run.bases.get() };
-        let (locks, same) = bind::lock(&run.program.uses, memory, &mut bases[..run.program.slots])?;
+        let (locks, same) = bind::lock(&run.program, memory, &mut bases[..run.program.slots])?;
         run.walk.reset(place.0, place.1);
         if paused.take() != Some(from) || !same {
             // Another run of this split, or a failed one, has left something else in work memory.

@@ -2,6 +2,8 @@
 
 use entensor_components::{OpDesc, OpKind, Support, TensorDesc};
 
+use crate::memory::layout::is_repacked;
+
 /// Whether a row is whole blocks in one piece, as every block codec needs it.
 fn blocks_are_packed(desc: &TensorDesc) -> bool {
     let one_block = desc.shape.0[0] <= desc.dtype.block_elements();
@@ -37,4 +39,9 @@ pub(crate) fn support(op: &OpDesc<'_>) -> Support {
         }
         Ok(_) => Support::Yes,
     }
+}
+
+/// Whether an op reads an operand in the private layout of repacked weights: products do with their weights.
+pub(crate) fn reads_repacked(op: OpKind, operand: usize, desc: &TensorDesc) -> bool {
+    operand == 0 && matches!(op, OpKind::MulMat | OpKind::MulMatId) && is_repacked(desc.dtype) && desc.is_packed()
 }

@@ -7,7 +7,10 @@
 
 use entensor_components::{DType, DTypeSet};
 
-use crate::{place::Place, simd::Level};
+use crate::{
+    place::Place,
+    simd::{Level, spread_bytes},
+};
 
 /// Elements that kernels work on at a time: a whole number of blocks of every dtype, and a few KiB of first-level cache.
 pub(crate) const TILE: usize = 256;
@@ -20,6 +23,8 @@ const BLOCK_BYTES: usize = 256;
 pub(crate) struct Base {
     pub(crate) bytes: *mut u8,
     pub(crate) len: usize,
+    /// Whether weights of products have the private layout there.
+    pub(crate) repacked: bool,
 }
 
 /// The bases of all slots of a run, work memory included.
@@ -33,6 +38,12 @@ impl<'a> Bases<'a> {
     /// run, each in the chunks it claimed, touches bytes that the run writes.
     pub(crate) unsafe fn new(bases: &'a [Base]) -> Self {
         Self(bases)
+    }
+
+    /// Whether a place lies in memory of the private layout.
+    #[inline(always)]
+    pub(crate) fn is_repacked(self, place: &Place) -> bool {
+        self.0[place.slot].repacked
     }
 
     /// A tensor of the program.
@@ -79,6 +90,22 @@ impl<'a> Tensor<'a> {
         // SAFETY: `row` checked the coordinates, and the whole row lies in memory that outlives `'a` by the contract of
         // `Bases::new`; the caller promises that it does not change.
         unsafe { std::slice::from_raw_parts(self.row(at).first, len) }
+    }
+
+    /// A row of packed blocks that lies beside `S - 1` others: from its first block to its last, with theirs in between.
+    ///
+    /// # Safety
+    /// Nobody may write these rows while the slice lives.
+    #[inline(always)]
+    pub(crate) unsafe fn side_row_bytes<const S: usize>(&self, at: [usize; 3]) -> &'a [u8] {
+        let (place, block_bytes) = (self.place, self.place.unit_bytes());
+        let (blocks, beside) = (place.row_units(), at[0] % S);
+        let first = at[0] - beside;
+        assert!(place.strides[1] == blocks * block_bytes && first + S <= place.shape[1]);
+        let len = spread_bytes(blocks, S, block_bytes);
+        // SAFETY: `S` whole rows lie one behind the other from `first` on, and the slice ends before they do; they lie in memory that
+        // outlives `'a` by the contract of `Bases::new`; the caller promises that it does not change.
+        unsafe { std::slice::from_raw_parts(self.row([first, at[1], at[2]]).first.add(beside * block_bytes), len) }
     }
 
     /// A row to write.

@@ -38,7 +38,7 @@ impl WorkMemory {
     pub(crate) fn bases(&self) -> impl Iterator<Item = Base> {
         let first = self.lines.as_ptr().cast::<u8>().cast_mut();
         // The cells allow writing through a shared pointer.
-        self.regions.iter().map(move |&(line, len)| Base { bytes: first.wrapping_add(line * 64), len })
+        self.regions.iter().map(move |&(line, len)| Base { bytes: first.wrapping_add(line * 64), len, repacked: false })
     }
 
     pub(crate) fn size_bytes(&self) -> usize {

@@ -5,15 +5,16 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use entensor_components::{
-    Backend, BackendError, BufferKey, Capabilities, Cursor, DTypeSet, HostBuffers, ImportedBytes, MemoryHandle,
-    MemoryReport, OpDesc, OpKind, PreparedSplit, Progress, RunLimit, SplitView, Support, Ticket, Usage,
+    Backend, BackendError, BufferKey, Capabilities, Cursor, DTypeSet, ImportedBytes, MemoryHandle, MemoryReport,
+    OpDesc, OpKind, PreparedSplit, Progress, RunLimit, SplitView, Support, Ticket, Usage, check_import,
 };
+use slotmap::SlotMap;
 
 /// What a null backend claims to be.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub struct NullConfig {
     pub refused_ops: HashSet<OpKind>,
     /// Dtypes it takes as operands and results.
     pub dtypes: DTypeSet,
+    /// The smallest batch, as the offload policy counts it, that it takes: a library that pays off for prompts only.
+    pub min_batch: u64,
 }
 
 impl NullConfig {
@@ -37,6 +40,7 @@ impl NullConfig {
             capabilities: Capabilities::host(),
             refused_ops: HashSet::new(),
             dtypes: DTypeSet::ALL,
+            min_batch: 0,
         }
     }
 }
@@ -45,22 +49,39 @@ impl NullConfig {
 pub struct NullBackend {
     config: NullConfig,
     refuses_nothing: bool,
-    // Keys and sizes only: buffers of zero bytes, whatever size was asked for.
-    buffers: HostBuffers,
-    sizes: Mutex<std::collections::HashMap<BufferKey, u64>>,
+    buffers: Mutex<SlotMap<BufferKey, Arc<NullMemory>>>,
+    peak_bytes: AtomicU64,
     submits: Arc<AtomicU64>,
+}
+
+/// A buffer of any size that takes no memory.
+struct NullMemory {
+    size_bytes: u64,
+    read_only: bool,
+}
+
+impl NullMemory {
+    /// The memory behind a handle, if these bytes are in it.
+    fn check(memory: &MemoryHandle, offset_bytes: u64, len: usize) -> Result<&Self, BackendError> {
+        let null: &Self = memory.downcast_ref().ok_or(BackendError::ForeignMemory)?;
+        let (size_bytes, len_bytes) = (null.size_bytes, len as u64);
+        match offset_bytes.checked_add(len_bytes) {
+            Some(end) if end <= size_bytes => Ok(null),
+            _ => Err(BackendError::OutOfBounds { offset_bytes, len_bytes, size_bytes }),
+        }
+    }
 }
 
 impl NullBackend {
     /// A backend with these claims.
     #[must_use]
     pub fn new(config: NullConfig) -> Self {
-        let refuses_nothing = config.refused_ops.is_empty() && config.dtypes == DTypeSet::ALL;
+        let refuses_nothing = config.refused_ops.is_empty() && config.dtypes == DTypeSet::ALL && config.min_batch == 0;
         Self {
             refuses_nothing,
             config,
-            buffers: HostBuffers::default(),
-            sizes: Mutex::default(),
+            buffers: Mutex::default(),
+            peak_bytes: AtomicU64::new(0),
             submits: Arc::default(),
         }
     }
@@ -71,10 +92,20 @@ impl NullBackend {
         self.submits.load(Ordering::Relaxed)
     }
 
-    fn track(&self, key: BufferKey, size_bytes: u64) -> BufferKey {
-        self.sizes.lock().unwrap_or_else(PoisonError::into_inner).insert(key, size_bytes);
+    fn buffers(&self) -> MutexGuard<'_, SlotMap<BufferKey, Arc<NullMemory>>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn adopt(&self, memory: NullMemory) -> BufferKey {
+        let mut buffers = self.buffers();
+        let key = buffers.insert(Arc::new(memory));
+        self.peak_bytes.fetch_max(total_bytes(&buffers), Ordering::Relaxed);
         key
     }
+}
+
+fn total_bytes(buffers: &SlotMap<BufferKey, Arc<NullMemory>>) -> u64 {
+    buffers.values().filter(|memory| !memory.read_only).fold(0, |sum, memory| sum.saturating_add(memory.size_bytes))
 }
 
 struct NullSplit {
@@ -121,9 +152,14 @@ impl Backend for NullBackend {
             return Support::no(format!("the op {}", op.op.kind()));
         }
         let dtypes = op.operands.iter().map(|o| o.dtype).chain([op.output.dtype]);
-        match dtypes.into_iter().find(|&dtype| !self.config.dtypes.contains(dtype)) {
-            Some(dtype) => Support::no(format!("{dtype} tensors")),
-            None => Support::Yes,
+        if let Some(dtype) = dtypes.into_iter().find(|&dtype| !self.config.dtypes.contains(dtype)) {
+            return Support::no(format!("{dtype} tensors"));
+        }
+        match op.batch() {
+            batch if batch < self.config.min_batch => {
+                Support::no(format!("a batch of {batch}, below {}", self.config.min_batch))
+            }
+            _ => Support::Yes,
         }
     }
 
@@ -132,29 +168,32 @@ impl Backend for NullBackend {
         if size_bytes > max_bytes {
             return Err(BackendError::BufferTooLarge { size_bytes, max_bytes });
         }
-        Ok(self.track(self.buffers.create(0)?, size_bytes))
+        Ok(self.adopt(NullMemory { size_bytes, read_only: false }))
     }
 
     fn import_host(&self, bytes: Arc<dyn ImportedBytes>) -> Result<BufferKey, BackendError> {
-        let size_bytes = (*bytes).as_ref().len() as u64;
-        Ok(self.track(self.buffers.import(bytes), size_bytes))
+        check_import(&*bytes, self.config.capabilities.import_align_bytes)?;
+        Ok(self.adopt(NullMemory { size_bytes: (*bytes).as_ref().len() as u64, read_only: true }))
     }
 
     fn destroy_buffer(&self, key: BufferKey) -> Result<(), BackendError> {
-        self.sizes.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-        self.buffers.destroy(key)
+        self.buffers().remove(key).map(drop).ok_or(BackendError::StaleBuffer)
     }
 
     fn memory(&self, key: BufferKey) -> Result<MemoryHandle, BackendError> {
-        self.buffers.memory(key)
+        let buffers = self.buffers();
+        buffers.get(key).map(|memory| MemoryHandle::new(Arc::clone(memory))).ok_or(BackendError::StaleBuffer)
     }
 
-    fn write(&self, _memory: &MemoryHandle, _offset_bytes: u64, _bytes: &[u8]) -> Result<(), BackendError> {
-        Ok(())
+    /// Checks what can be checked, and keeps nothing.
+    fn write(&self, memory: &MemoryHandle, offset_bytes: u64, bytes: &[u8]) -> Result<(), BackendError> {
+        let null = NullMemory::check(memory, offset_bytes, bytes.len())?;
+        if null.read_only { Err(BackendError::ReadOnly) } else { Ok(()) }
     }
 
     /// Reads zeros.
-    fn read(&self, _memory: &MemoryHandle, _offset_bytes: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
+    fn read(&self, memory: &MemoryHandle, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), BackendError> {
+        NullMemory::check(memory, offset_bytes, bytes.len())?;
         bytes.fill(0);
         Ok(())
     }
@@ -164,9 +203,9 @@ impl Backend for NullBackend {
     }
 
     fn memory_report(&self) -> MemoryReport {
-        let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         MemoryReport {
-            ours_bytes: sizes.values().fold(0, |sum, size| sum.saturating_add(*size)),
+            ours_bytes: total_bytes(&self.buffers()),
+            peak_bytes: self.peak_bytes.load(Ordering::Relaxed),
             ..MemoryReport::default()
         }
     }

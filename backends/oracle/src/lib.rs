@@ -22,9 +22,9 @@ mod eval;
 use std::sync::Arc;
 
 use entensor_components::{
-    Backend, BackendError, BufferKey, Capabilities, Cursor, HostBuffers, HostLocks, ImportedBytes, MemoryHandle,
-    MemoryReport, NodeDesc, OpDesc, PreparedSplit, Progress, RunLimit, SlotUse, SplitView, Support, TensorDesc,
-    TensorRef, Ticket, Usage, host_io,
+    Backend, BackendError, BufferKey, ByteRows, Capabilities, Cursor, HostBuffers, HostLocks, ImportedBytes,
+    MemoryHandle, MemoryReport, NodeDesc, OpDesc, PreparedSplit, Progress, RunLimit, SlotUse, SplitView, Support,
+    TensorDesc, TensorRef, Ticket, Usage, host_io,
 };
 
 /// The reference backend. Supports every op, dtype and layout that the op table's rules allow.
@@ -74,7 +74,7 @@ impl Backend for OracleBackend {
 
     fn import_host(&self, bytes: Arc<dyn ImportedBytes>) -> Result<BufferKey, BackendError> {
         if self.capabilities.imports_host {
-            Ok(self.buffers.import(bytes))
+            self.buffers.import(bytes, self.capabilities.import_align_bytes)
         } else {
             Err(BackendError::Unsupported { ability: "use host memory in place" })
         }
@@ -120,7 +120,31 @@ impl Backend for OracleBackend {
     }
 
     fn memory_report(&self) -> MemoryReport {
-        MemoryReport { ours_bytes: self.buffers.allocated_bytes(), ..MemoryReport::default() }
+        self.buffers.report()
+    }
+
+    fn fill(&self, memory: &MemoryHandle, offset_bytes: u64, len_bytes: u64, value: u8) -> Result<(), BackendError> {
+        host_io::fill(memory, offset_bytes, len_bytes, value)
+    }
+
+    fn write_rows(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        rows: &ByteRows,
+        bytes: &[u8],
+    ) -> Result<(), BackendError> {
+        host_io::write_rows(memory, offset_bytes, rows, bytes)
+    }
+
+    fn read_rows(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        rows: &ByteRows,
+        bytes: &mut [u8],
+    ) -> Result<(), BackendError> {
+        host_io::read_rows(memory, offset_bytes, rows, bytes)
     }
 }
 

@@ -272,6 +272,7 @@ impl Backend for SimBackend {
             total_bytes: known,
             free_bytes: known.map(|total| total.saturating_sub(ours_bytes)),
             ours_bytes,
+            peak_bytes: self.used.peak_bytes.load(Ordering::Relaxed),
             ..MemoryReport::default()
         }
     }

@@ -11,6 +11,7 @@ use entensor_components::{Backend, BackendError, BufferKey, MemoryHandle, Memory
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     pub(crate) now_bytes: AtomicU64,
+    pub(crate) peak_bytes: AtomicU64,
 }
 
 /// A buffer of a simulated device.
@@ -45,7 +46,8 @@ impl SimMemory {
     ) -> Result<Self, BackendError> {
         let bytes = inner.memory(key)?;
         if !read_only {
-            used.now_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+            let before = used.now_bytes.fetch_add(size_bytes, Ordering::Relaxed);
+            used.peak_bytes.fetch_max(before.saturating_add(size_bytes), Ordering::Relaxed);
         }
         Ok(Self { id, device, world, kind, size_bytes, read_only, bytes, inner, key, used: Arc::clone(used) })
     }

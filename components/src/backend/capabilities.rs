@@ -1,8 +1,8 @@
 //! What a backend is able to do, as data.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
-use crate::{dtype::DType, memory::MemoryKind};
+use crate::{dtype::DType, memory::MemoryKind, shape::TensorDesc};
 
 /// What a backend is able to do, declared once. Abilities are data, not methods that panic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,11 @@ pub struct Capabilities {
     pub asynchronous: bool,
     /// Whether `import_host` works.
     pub imports_host: bool,
+    /// What imported host memory must be aligned to; a power of two.
+    pub import_align_bytes: u64,
+    /// Private layouts, by buffer type, that some of its ops read beside those of `buffer_type`. Which ones
+    /// [`Backend::reads_opaque`](super::Backend::reads_opaque) says.
+    pub opaque_types: Vec<Arc<str>>,
 }
 
 impl Capabilities {
@@ -47,13 +52,76 @@ impl Capabilities {
             events: false,
             asynchronous: false,
             imports_host: false,
+            import_align_bytes: IMPORT_ALIGN_BYTES,
+            opaque_types: Vec::new(),
         }
     }
 
-    /// Whether the backend can use memory of this kind without a copy. Opaque memory is usable by its own buffer type only.
+    /// Whether the backend can use memory of this kind without a copy. Opaque memory is usable by its own buffer type, and by backends
+    /// that name it among their [`Self::opaque_types`].
     #[must_use]
     pub fn can_use(&self, kind: &MemoryKind, opaque: bool, buffer_type: &str) -> bool {
-        self.reads.contains(kind) && (!opaque || *self.buffer_type == *buffer_type)
+        let knows =
+            || *self.buffer_type == *buffer_type || self.opaque_types.iter().any(|known| **known == *buffer_type);
+        self.reads.contains(kind) && (!opaque || knows())
+    }
+}
+
+/// What host memory must be aligned to where nothing else is said: the largest element of any dtype.
+pub const IMPORT_ALIGN_BYTES: u64 = 8;
+
+/// A kind of buffer that a backend makes. The first of [`Backend::buffer_types`](super::Backend::buffer_types) is what it makes
+/// unless another one is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferTypeInfo {
+    /// Its name. Backends with one default type share arenas.
+    pub name: Arc<str>,
+    /// What it is, in a line, for people.
+    pub description: Cow<'static, str>,
+    /// The kind of memory.
+    pub memory: MemoryKind,
+    /// Alignment of tensors in it; a power of two.
+    pub align_bytes: u64,
+    /// Sizes of tensors are rounded up to a multiple of this.
+    pub pad_bytes: u64,
+    /// The largest buffer.
+    pub max_buffer_bytes: u64,
+    /// Whether tensors in it have a layout of their own. What is written is converted and what is read is converted back, so
+    /// reads and writes see the bytes that every other buffer would have.
+    pub opaque: bool,
+}
+
+impl BufferTypeInfo {
+    /// The type of the buffers that a backend with these capabilities makes.
+    #[must_use]
+    pub fn of(capabilities: &Capabilities) -> Self {
+        let memory = capabilities.memory.clone();
+        let description = if memory.is_host() {
+            Cow::Borrowed("ordinary host memory")
+        } else {
+            Cow::Owned(format!("memory of the kind `{memory}`"))
+        };
+        Self {
+            name: Arc::clone(&capabilities.buffer_type),
+            description,
+            memory,
+            align_bytes: capabilities.align_bytes,
+            pad_bytes: capabilities.pad_bytes,
+            max_buffer_bytes: capabilities.max_buffer_bytes,
+            opaque: false,
+        }
+    }
+
+    /// Whether every host backend can use it in place.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        self.memory.is_host() && !self.opaque
+    }
+
+    /// Bytes that a tensor takes in it, padding included; `u64::MAX` for what no buffer can hold.
+    #[must_use]
+    pub fn allocation_bytes(&self, desc: &TensorDesc) -> u64 {
+        desc.size_bytes().checked_next_multiple_of(self.pad_bytes.max(1)).unwrap_or(u64::MAX)
     }
 }
 

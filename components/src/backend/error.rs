@@ -101,4 +101,63 @@ pub enum BackendError {
         /// The number.
         event: u64,
     },
+    /// A buffer type that the backend does not make.
+    #[error("`{backend}` makes no buffers of type `{buffer_type}`; it makes: {}", .known.join(", "))]
+    UnknownBufferType {
+        /// The backend.
+        backend: Arc<str>,
+        /// What was asked for.
+        buffer_type: Arc<str>,
+        /// What it makes, its default first.
+        known: Vec<String>,
+    },
+    /// Host memory that cannot be used in place.
+    #[error(
+        "host memory that starts {past_bytes} bytes behind a multiple of {align_bytes} cannot be used in place; import it from an aligned \
+         address on and place its tensors at offsets, or copy it into a buffer"
+    )]
+    MisalignedImport {
+        /// How far its start is behind an aligned address.
+        past_bytes: u64,
+        /// The alignment that is needed.
+        align_bytes: u64,
+    },
+    /// Rows at distances that cannot be.
+    #[error("{rows} rows of {row_bytes} bytes, {stride_bytes} bytes apart: {rule}")]
+    BadRows {
+        /// How many rows.
+        rows: u64,
+        /// Their length.
+        row_bytes: u64,
+        /// From the start of one to the start of the next.
+        stride_bytes: u64,
+        /// What must hold.
+        rule: &'static str,
+    },
+    /// The caller's memory is smaller than what is read or written.
+    #[error("the rows span {needed_bytes} bytes of the caller's memory, which has {given_bytes}")]
+    HostTooSmall {
+        /// What is needed.
+        needed_bytes: u64,
+        /// What was given.
+        given_bytes: u64,
+    },
+    /// A library that is looked for when it is needed.
+    #[error("`{library}` is not installed ({reason}); install the package {package}, or leave the option out")]
+    MissingLibrary {
+        /// The library.
+        library: &'static str,
+        /// Where it comes from.
+        package: &'static str,
+        /// What the system said.
+        reason: String,
+    },
+    /// A tensor in a buffer of a private layout that is no tensor of that layout.
+    #[error("the tensor at byte {offset_bytes} of a buffer with a private layout: {rule}")]
+    LayoutConflict {
+        /// Where it lies.
+        offset_bytes: u64,
+        /// What must hold.
+        rule: &'static str,
+    },
 }

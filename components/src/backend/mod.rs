@@ -15,7 +15,7 @@ mod split;
 use std::{any::Any, sync::Arc, time::Duration};
 
 pub use buffer::{DeviceBuffer, MemoryReport};
-pub use capabilities::{Capabilities, Support, dtype_refusal};
+pub use capabilities::{BufferTypeInfo, Capabilities, IMPORT_ALIGN_BYTES, Support, dtype_refusal};
 pub use error::BackendError;
 pub use queue::{QueueKind, Readback, Ticket};
 pub use split::{
@@ -23,7 +23,7 @@ pub use split::{
 };
 
 use crate::{
-    memory::{BufferKey, ImportedBytes, MemoryHandle, Usage},
+    memory::{BufferKey, ByteRows, ImportedBytes, MemoryHandle, RowsReadback, Usage},
     op::OpDesc,
     shape::TensorDesc,
 };
@@ -146,8 +146,13 @@ pub trait Backend: Send + Sync {
     /// As [`Self::poll`].
     fn wait_for(&self, ticket: Ticket, timeout: Option<Duration>) -> Result<bool, BackendError> {
         let _ = timeout;
+        let capabilities = self.capabilities();
         match ticket {
             Ticket::Done => Ok(true),
+            // Whoever has no queue gives out no other number.
+            Ticket::Pending(event) if event != 0 && !capabilities.asynchronous && !capabilities.events => {
+                Err(BackendError::UnknownEvent { backend: self.name().into(), event })
+            }
             Ticket::Pending(_) => self.synchronize().map(|()| true),
         }
     }
@@ -257,5 +262,153 @@ pub trait Backend: Send + Sync {
     /// to copy without the host. `None` for those that nobody has to know.
     fn as_any(&self) -> Option<&dyn Any> {
         None
+    }
+
+    /// The kinds of buffers that it makes, the default first. Cheap; never blocks, and opens nothing.
+    fn buffer_types(&self) -> Vec<BufferTypeInfo> {
+        vec![BufferTypeInfo::of(self.capabilities())]
+    }
+
+    /// Allocates a zeroed buffer of one of its types. May block.
+    ///
+    /// # Errors
+    /// [`BackendError::UnknownBufferType`] lists what it makes; as [`Self::create_buffer`].
+    fn create_buffer_of(&self, buffer_type: &str, size_bytes: u64, usage: Usage) -> Result<BufferKey, BackendError> {
+        let types = self.buffer_types();
+        if types.first().is_some_and(|default| *default.name == *buffer_type) {
+            return self.create_buffer(size_bytes, usage);
+        }
+        Err(buffer::unknown_type(self.name(), buffer_type, &types))
+    }
+
+    /// Bytes that a tensor takes in a buffer of one of its types, padding included.
+    fn allocation_bytes_of(&self, buffer_type: &BufferTypeInfo, desc: &TensorDesc) -> u64 {
+        if buffer_type.name == self.capabilities().buffer_type {
+            self.allocation_bytes(desc)
+        } else {
+            buffer_type.allocation_bytes(desc)
+        }
+    }
+
+    /// Makes memory ready for a tensor: padding is zeroed, and a private layout begins. `allocated_bytes` are the tensor's, padding
+    /// included; the caller sees to it that nobody else's bytes are among them. Before the tensor is written, and once; the engine
+    /// calls it for every tensor that gets memory. Blocks as [`Self::write`].
+    ///
+    /// # Errors
+    /// As [`Self::write`]; [`BackendError::LayoutConflict`].
+    fn init_tensor(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        desc: &TensorDesc,
+        allocated_bytes: u64,
+    ) -> Result<(), BackendError> {
+        let size_bytes = desc.size_bytes();
+        match allocated_bytes.checked_sub(size_bytes) {
+            None | Some(0) => Ok(()),
+            Some(padding) => self.fill(memory, offset_bytes.saturating_add(size_bytes), padding, 0),
+        }
+    }
+
+    /// Sets a range of bytes to one value; an empty range is checked like any other. Blocks as [`Self::write`], with which it shares who
+    /// validates. By default it writes pieces from the host.
+    ///
+    /// # Errors
+    /// Before anything is written: foreign or read-only memory, out of bounds. Device lost.
+    fn fill(&self, memory: &MemoryHandle, offset_bytes: u64, len_bytes: u64, value: u8) -> Result<(), BackendError> {
+        buffer::fill_in_pieces(&|at, bytes| self.write(memory, at, bytes), offset_bytes, len_bytes, value)
+    }
+
+    /// Forgets which tensors a buffer was made ready for: its memory is used anew. Its bytes stay. Nothing by default.
+    ///
+    /// # Errors
+    /// A stale key.
+    fn reset_buffer(&self, key: BufferKey) -> Result<(), BackendError> {
+        self.memory(key).map(drop)
+    }
+
+    /// Writes rows at a distance of their own on either side: a part of each row of a tensor. Blocks as [`Self::write`]. By default row by
+    /// row.
+    ///
+    /// # Errors
+    /// Before anything is written: [`BackendError::BadRows`], [`BackendError::HostTooSmall`], and as [`Self::write`].
+    fn write_rows(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        rows: &ByteRows,
+        bytes: &[u8],
+    ) -> Result<(), BackendError> {
+        rows.check_write(bytes.len())?;
+        buffer::room(&|at| self.write(memory, at, &[]), offset_bytes, rows.buffer_span_bytes()?)?;
+        rows.pieces(offset_bytes).try_for_each(|(at, host)| self.write(memory, at, &bytes[host]))
+    }
+
+    /// Reads rows as [`Self::write_rows`] writes them; bytes between the caller's rows stay as they are.
+    ///
+    /// # Errors
+    /// As [`Self::write_rows`].
+    fn read_rows(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        rows: &ByteRows,
+        bytes: &mut [u8],
+    ) -> Result<(), BackendError> {
+        rows.check_read(bytes.len())?;
+        buffer::room(&|at| self.read(memory, at, &mut []), offset_bytes, rows.buffer_span_bytes()?)?;
+        rows.pieces(offset_bytes).try_for_each(|(at, host)| self.read(memory, at, &mut bytes[host]))
+    }
+
+    /// [`Self::write_rows`] in the copy queue, as [`Self::write_async`]: the ticket is that of the last row, and work of one queue
+    /// runs in order. The bytes are taken before this returns.
+    ///
+    /// # Errors
+    /// As [`Self::write_rows`].
+    fn write_rows_async(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        rows: &ByteRows,
+        bytes: &[u8],
+    ) -> Result<Ticket, BackendError> {
+        rows.check_write(bytes.len())?;
+        let span_bytes = rows.buffer_span_bytes()?;
+        buffer::room(&|at| self.write_async(memory, at, &[]).map(drop), offset_bytes, span_bytes)?;
+        let mut last = Ticket::Done;
+        for (at, host) in rows.pieces(offset_bytes) {
+            if let pending @ Ticket::Pending(_) = self.write_async(memory, at, &bytes[host])? {
+                last = pending;
+            }
+        }
+        Ok(last)
+    }
+
+    /// [`Self::read_rows`] in the copy queue, as [`Self::read_async`]. By default the whole span is read, holes included, and the rows are
+    /// picked out of it when they are taken.
+    ///
+    /// # Errors
+    /// As [`Self::read_rows`], and out of memory.
+    fn read_rows_async(
+        &self,
+        memory: &MemoryHandle,
+        offset_bytes: u64,
+        rows: &ByteRows,
+    ) -> Result<(Ticket, RowsReadback), BackendError> {
+        let span = Readback::new(rows.buffer_span_bytes()?)?;
+        let ticket = self.read_async(memory, offset_bytes, &span)?;
+        Ok((ticket, RowsReadback::of_span(span, *rows)))
+    }
+
+    /// Whether an op can read an operand where it lies in opaque memory of this buffer type. Asked when a graph is planned, where
+    /// [`Capabilities::can_use`] says yes, as purely and cheaply as [`Self::support`]. `is_whole` is false for views into a tensor of that
+    /// memory. By default its own buffer type, and no other, is read by every op that it supports.
+    fn reads_opaque(&self, op: &OpDesc<'_>, operand: usize, is_whole: bool, buffer_type: &str) -> Support {
+        let _ = (op, operand, is_whole);
+        if *self.capabilities().buffer_type == *buffer_type {
+            Support::Yes
+        } else {
+            Support::no("a private layout that the op does not read")
+        }
     }
 }

@@ -64,12 +64,24 @@ impl<'a> HostLocks<'a> {
     /// small, [`BackendError::AliasedMemory`] when a memory that is written is bound to two slots, and
     /// [`BackendError::ReadOnly`].
     pub fn take(uses: &[SlotUse], memory: &'a [MemoryHandle]) -> Result<Self, BackendError> {
+        Self::take_with(uses, memory, MemoryHandle::as_host)
+    }
+
+    /// As [`Self::take`], for backends that keep host memory in handles of their own: `host` finds it.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_with(
+        uses: &[SlotUse],
+        memory: &'a [MemoryHandle],
+        host: impl Fn(&'a MemoryHandle) -> Option<&'a HostMemory>,
+    ) -> Result<Self, BackendError> {
         let mut hosts: SmallVec<[(&'a HostMemory, SlotUse); INLINE]> = SmallVec::new();
         for &slot_use in uses {
             let len_bytes = slot_use.needed_bytes;
             let missing = BackendError::OutOfBounds { offset_bytes: 0, len_bytes, size_bytes: 0 };
             let handle = memory.get(slot_use.slot.0 as usize).ok_or(missing)?;
-            let host = handle.as_host().ok_or(BackendError::ForeignMemory)?;
+            let host = host(handle).ok_or(BackendError::ForeignMemory)?;
             let size_bytes = host.size_bytes();
             if len_bytes > size_bytes {
                 return Err(BackendError::OutOfBounds { offset_bytes: 0, len_bytes, size_bytes });

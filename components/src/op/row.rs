@@ -1,7 +1,7 @@
 //! What a row of the op table says.
 
 use crate::{
-    dtype::DTypeSet,
+    dtype::{DType, DTypeSet},
     op::{Op, OpError, OpKind, samples::Sample},
     shape::{Shape, TensorDesc},
 };
@@ -79,6 +79,32 @@ pub enum Tolerance {
     QuantizedProduct,
     /// Weighted means of the values (operand 2): 1e-5 of the largest of them.
     WeightedMean,
+}
+
+impl Tolerance {
+    /// The largest normalised mean square error (squared differences over squares) between the results of two backends for the
+    /// same operands, for comparisons that look at whole results instead of elements.
+    ///
+    /// Two units in the last place of the result's dtype are always allowed. Where the element's bound is 1e-5 of the largest, the largest
+    /// is taken to be 30 times the root mean square. A block of 32 rounded to 8 bits is off by 1.65e-4 at worst (one value
+    /// that sets the scale, and 31 that round), and two sides may round in different ways.
+    #[must_use]
+    pub fn max_nmse(self, operands: &[DType], result: DType) -> f64 {
+        let unit = match result {
+            DType::F16 => 2.0_f64.powi(-10),
+            DType::Bf16 => 2.0_f64.powi(-7),
+            _ => 2.0_f64.powi(-23),
+        };
+        let rounding = (2.0 * unit).powi(2);
+        let linear = rounding + 1e-7;
+        match self {
+            Self::Exact => 0.0,
+            Self::Rounding => rounding,
+            Self::Sum | Self::Linear | Self::WeightedMean => linear,
+            Self::QuantizedProduct if operands.first().is_some_and(|dtype| dtype.is_block()) => 5e-4,
+            Self::QuantizedProduct => linear,
+        }
+    }
 }
 
 /// The view that a result is of one of its operands.

@@ -46,6 +46,12 @@ pub(crate) enum CliError {
     /// Ctrl-C; what was generated until then is out.
     #[error("interrupted")]
     Interrupted,
+    /// Two backends that are further apart than they may be.
+    #[error("{over} nodes are above the limit of their op; the table marks them with OVER")]
+    Over {
+        /// How many nodes.
+        over: usize,
+    },
 }
 
 /// An error as tools read it, under the key `error`.
@@ -68,7 +74,7 @@ impl CliError {
         let is_usage = match self {
             Self::Interrupted => return interrupt::EXIT_CODE,
             Self::Usage(_) | Self::Unreadable { .. } | Self::GraphText(_) => true,
-            Self::Graph(_) | Self::Output(_) => false,
+            Self::Graph(_) | Self::Output(_) | Self::Over { .. } => false,
             Self::Engine(error) | Self::Model(ModelError::Engine(error)) => is_usage(error),
             Self::Model(error) => matches!(
                 error,
@@ -134,6 +140,7 @@ impl CliError {
             Self::Model(_) => "Model",
             Self::Output(_) => "Output",
             Self::Interrupted => "Interrupted",
+            Self::Over { .. } => "Over",
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use entensor::{BackendSpec, Engine, EngineBuilder};
+use entensor::{BackendSpec, Engine, EngineBuilder, Registry};
 use entensor_models::{LanguageModel, LoadStage};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -43,6 +43,22 @@ impl BackendArgs {
             }
         }
         Ok(self.engine())
+    }
+
+    /// The same backends, or the default one, on so many threads: those that can be told and were not.
+    pub(crate) fn with_threads(&self, threads: u32) -> Self {
+        let registry = Registry::default();
+        let specs = if self.specs.is_empty() { vec!["cpu".into()] } else { self.specs.clone() };
+        let told = |text: String| match BackendSpec::parse(&text) {
+            Ok(spec) if spec.option("threads").is_none() => {
+                let takes = registry.entries().iter().any(|e| e.name == spec.name && e.options.contains(&"threads"));
+                let sign = if text.contains(':') { ',' } else { ':' };
+                if takes { format!("{text}{sign}threads={threads}") } else { text }
+            }
+            // What is wrong with it is said where the backend is made.
+            _ => text,
+        };
+        Self { specs: specs.into_iter().map(told).collect() }
     }
 
     /// An engine with these backends, or the default one.

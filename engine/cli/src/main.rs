@@ -45,6 +45,7 @@ enum Command {
     Logits(commands::logits::LogitsArgs),
     Bench(commands::bench::BenchArgs),
     Quantize(commands::quantize::QuantizeArgs),
+    Compare(commands::compare::CompareArgs),
     CompareLogits(commands::compare_logits::CompareLogitsArgs),
 }
 
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Logits(args) => commands::logits::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
+        Command::Compare(args) => commands::compare::run(&args),
         Command::CompareLogits(args) => commands::compare_logits::run(&args),
     };
     match result {

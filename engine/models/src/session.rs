@@ -343,6 +343,24 @@ impl Session {
         step: usize,
         tokens: &[u32],
     ) -> Result<(), ModelError> {
+        self.write_inputs(engine, step, tokens)?;
+        match &self.cancel {
+            None => engine.run(self.steps[step].graph)?,
+            // Without a deadline there is no pause.
+            cancel => {
+                let limit = RunLimit { deadline: None, cancel: cancel.as_ref() };
+                drop(engine.run_until(self.steps[step].graph, &limit)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_inputs<W: BorrowMut<World>>(
+        &mut self,
+        engine: &mut Engine<W>,
+        step: usize,
+        tokens: &[u32],
+    ) -> Result<(), ModelError> {
         let Step { shape, graph, tensors, .. } = &self.steps[step];
         let inputs = &mut self.inputs;
         // Positions and ids were checked to fit i32: the context does, and ids are below the vocabulary's row count.
@@ -367,12 +385,34 @@ impl Session {
             inputs.wanted.extend((shape.tokens - shape.outputs..shape.tokens).map(as_i32));
             engine.write(*graph, wanted, &inputs.wanted)?;
         }
-        match &self.cancel {
-            None => engine.run(*graph)?,
-            // Without a deadline there is no pause.
-            cancel => drop(engine.run_until(*graph, &RunLimit { deadline: None, cancel: cancel.as_ref() })?),
-        }
         Ok(())
+    }
+
+    /// The graph that feeding these tokens at once would run now, with its inputs written: for whoever runs it in a way of their own.
+    /// The conversation does not go on.
+    ///
+    /// # Errors
+    /// As [`Self::feed`]; more tokens than run at once.
+    pub fn stage<W: BorrowMut<World>>(
+        &mut self,
+        engine: &mut Engine<W>,
+        model: &LanguageModel,
+        tokens: &[u32],
+        wanted: Logits,
+    ) -> Result<GraphId, ModelError> {
+        self.check(model, tokens)?;
+        let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+        if count > self.config.micro_batch {
+            return Err(ModelError::MicroBatch { tokens: count, max: self.config.micro_batch });
+        }
+        let outputs = match wanted {
+            Logits::All => count,
+            Logits::Last => 1,
+        };
+        let shape = StepShape { tokens: count, cache_rows: self.bucket(self.position + count), outputs };
+        let step = self.step_of(engine, model, shape)?;
+        self.write_inputs(engine, step, tokens)?;
+        Ok(self.steps[step].graph)
     }
 
     /// The graph that feeding `tokens` tokens at the current position would run, for plans and explanations.

@@ -13,7 +13,7 @@ use super::{
 
 /// The form of the statement, for messages.
 pub(super) const FORM: &str = "backend NAME [memory=KIND] [reads=KIND,…] [ops=all|OP,…|all,-OP,…] [dtypes=all|all,-T,…] \
-     [buffer_type=NAME] [max_buffer=BYTES] [align=BYTES] [pad=BYTES] [offload_batch=N] [max_inputs=N] [events] [async]";
+     [buffer_type=NAME] [max_buffer=BYTES] [align=BYTES] [pad=BYTES] [offload_batch=N] [max_inputs=N] [min_batch=N] [events] [async]";
 
 /// Above this an alignment or padding is a mistake, and sums could overflow.
 const MAX_UNIT_BYTES: u64 = 1 << 30;
@@ -35,6 +35,8 @@ pub struct BackendText {
     pub refused_ops: BTreeSet<OpKind>,
     /// The dtypes that it takes neither as operands nor as results, by ggml's names; the dtype table need not have them.
     pub refused_dtypes: BTreeSet<Arc<str>>,
+    /// The smallest batch, as the offload policy counts it, that it runs.
+    pub min_batch: u64,
 }
 
 impl BackendText {
@@ -48,7 +50,7 @@ impl BackendText {
         capabilities.reads.retain(|kind| *kind != own);
         capabilities.reads.insert(0, own);
         let (refused_ops, refused_dtypes) = (BTreeSet::new(), BTreeSet::new());
-        Self { name: backend.name().into(), capabilities, refused_ops, refused_dtypes }
+        Self { name: backend.name().into(), capabilities, refused_ops, refused_dtypes, min_batch: 0 }
     }
 
     /// A null backend's claims.
@@ -60,6 +62,7 @@ impl BackendText {
             capabilities: self.capabilities.clone(),
             refused_ops: self.refused_ops.iter().copied().collect(),
             dtypes: known.fold(DTypeSet::ALL, DTypeSet::without),
+            min_batch: self.min_batch,
         }
     }
 }
@@ -73,6 +76,7 @@ pub(super) struct Draft {
     capabilities: Capabilities,
     refused_ops: BTreeSet<OpKind>,
     refused_dtypes: BTreeSet<Arc<str>>,
+    min_batch: u64,
 }
 
 impl Draft {
@@ -86,6 +90,7 @@ impl Draft {
             capabilities: Capabilities::host(),
             refused_ops: BTreeSet::new(),
             refused_dtypes: BTreeSet::new(),
+            min_batch: 0,
         };
         let mut seen: Vec<&'a str> = Vec::new();
         for &word in words {
@@ -120,6 +125,7 @@ impl Draft {
             "pad" if !is_flag => capabilities.pad_bytes = number(key, value, |v| (1..=MAX_UNIT_BYTES).contains(&v))?,
             "offload_batch" if !is_flag => capabilities.offload_batch = Some(number(key, value, |_| true)?),
             "max_inputs" if !is_flag => capabilities.max_inputs = Some(number(key, value, |_| true)?),
+            "min_batch" if !is_flag => self.min_batch = number(key, value, |_| true)?,
             _ => return Err(fault(word, GraphTextProblem::UnknownWord { word: word.text.into(), form: FORM })),
         }
         Ok(())
@@ -141,6 +147,7 @@ impl Draft {
             capabilities: Capabilities { memory, reads, buffer_type, ..self.capabilities },
             refused_ops: self.refused_ops,
             refused_dtypes: self.refused_dtypes,
+            min_batch: self.min_batch,
         }
     }
 }
@@ -229,7 +236,7 @@ pub(super) fn join<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 
 /// Prints a line; what it leaves out are the defaults, which depend on whether it is the last.
 pub(super) fn print(backend: &BackendText, is_last: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let BackendText { name, capabilities, refused_ops, refused_dtypes } = backend;
+    let BackendText { name, capabilities, refused_ops, refused_dtypes, min_batch } = backend;
     let standard = Capabilities::host();
     write!(f, "backend {name}")?;
     let default_memory = if is_last { MemoryKind::HOST } else { &**name };
@@ -269,6 +276,9 @@ pub(super) fn print(backend: &BackendText, is_last: bool, f: &mut fmt::Formatter
         if let Some(value) = value {
             write!(f, " {key}={value}")?;
         }
+    }
+    if *min_batch != 0 {
+        write!(f, " min_batch={min_batch}")?;
     }
     for (flag, is_set) in [("events", capabilities.events), ("async", capabilities.asynchronous)] {
         if is_set {

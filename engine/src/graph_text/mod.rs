@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! backend NAME [memory=KIND] [reads=KIND,…] [ops=all|OP,…|all,-OP,…] [dtypes=all|all,-T,…] [buffer_type=NAME]
-//!              [max_buffer=BYTES] [align=BYTES] [pad=BYTES] [offload_batch=N] [max_inputs=N] [events] [async]
+//!              [max_buffer=BYTES] [align=BYTES] [pad=BYTES] [offload_batch=N] [max_inputs=N] [min_batch=N] [events] [async]
 //! buffer  NAME on BACKEND [usage=weights|any|compute] [opaque]
 //! tensor  NAME DTYPE [D0,D1,D2,D3] in BUFFER
 //! weight  NAME DTYPE [D0,…] on BACKEND

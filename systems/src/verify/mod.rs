@@ -85,7 +85,16 @@ fn check_placement(plan: &Plan, violations: &mut Vec<Violation>) {
         if row.computes() {
             let operands: Vec<TensorDesc> = node.sources.iter().map(|&s| plan.node(s as usize).desc).collect();
             let op = OpDesc { op: node.op, output: node.desc, operands: &operands };
-            if !backend.handle.support(&op).is_yes() {
+            let reads = |(index, &source): (usize, &u32)| {
+                let operand = plan.node(source as usize);
+                let private =
+                    plan.node(operand.root as usize).existing.map(|(buffer, _)| &plan.existing[buffer as usize]);
+                private.filter(|buffer| buffer.opaque).is_none_or(|buffer| {
+                    let is_whole = operand.root == source;
+                    backend.handle.reads_opaque(&op, index, is_whole, &buffer.buffer_type).is_yes()
+                })
+            };
+            if !backend.handle.support(&op).is_yes() || !node.sources.iter().enumerate().all(reads) {
                 let backend = Arc::clone(&backend.name);
                 violations.push(Violation::Unsupported { node: Arc::clone(node.name), backend });
             }

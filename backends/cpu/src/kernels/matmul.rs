@@ -7,6 +7,7 @@ use entensor_components::{DType, codec};
 
 use super::{CHUNK_COST, Grid, Piece, routes::Routes};
 use crate::{
+    memory::layout::{SIDE, is_repacked},
     place::Place,
     simd::{BLOCK, Blocks, GROUP, Level, Rounded},
     tensor::{Bases, Row, RowMut, TILE, Tensor, work_row},
@@ -114,9 +115,13 @@ trait Product {
     /// `N` rows of activations.
     type X<'a, const N: usize>: Copy;
 
+    /// Whether its weights may lie side by side.
+    const REPACKED: bool;
+
     fn x<'a, const N: usize>(rows: &Rows<'a>, j: usize) -> Self::X<'a, N>;
 
-    fn dots<L: Level, const M: usize, const N: usize>(
+    /// Of rows whose blocks lie next to each other, or every `S`th block.
+    fn dots<L: Level, const M: usize, const N: usize, const S: usize>(
         level: L,
         k: usize,
         w: [&[u8]; M],
@@ -125,11 +130,13 @@ trait Product {
 }
 
 macro_rules! product {
-    ($($name:ident $method:ident, $x:ty, $rows:ident;)+) => {$(
+    ($($name:ident $method:ident $([$s:ident])?, $x:ty, $rows:ident, $repacked:expr;)+) => {$(
         struct $name;
 
         impl Product for $name {
             type X<'a, const N: usize> = $x;
+
+            const REPACKED: bool = $repacked;
 
             #[inline(always)]
             fn x<'a, const N: usize>(rows: &Rows<'a>, j: usize) -> $x {
@@ -137,31 +144,33 @@ macro_rules! product {
             }
 
             #[inline(always)]
-            fn dots<L: Level, const M: usize, const N: usize>(
+            fn dots<L: Level, const M: usize, const N: usize, const S: usize>(
                 level: L,
                 k: usize,
                 w: [&[u8]; M],
                 x: Self::X<'_, N>,
             ) -> [[f32; N]; M] {
-                level.$method(k, w, x)
+                level.$method::<M, N $(, $s)?>(k, w, x)
             }
         }
     )+};
 }
 
 product! {
-    F32 dots_f32, [&'a [u8]; N], plain;
-    F16 dots_f16, [&'a [u8]; N], plain;
-    Bf16 dots_bf16, [&'a [u8]; N], plain;
-    Q4_1 dots_q4_1, Rounded<'a>, rounded;
-    Q8_0 dots_q8_0, Rounded<'a>, rounded;
+    F32 dots_f32, [&'a [u8]; N], plain, false;
+    F16 dots_f16, [&'a [u8]; N], plain, false;
+    Bf16 dots_bf16, [&'a [u8]; N], plain, false;
+    Q4_1 dots_q4_1 [S], Rounded<'a>, rounded, is_repacked(DType::Q4_1);
+    Q8_0 dots_q8_0 [S], Rounded<'a>, rounded, is_repacked(DType::Q8_0);
 }
 
 /// The product of a block dtype without one of its own.
-struct Other<B>(PhantomData<B>);
+struct Other<B, const REPACKED: bool>(PhantomData<B>);
 
-impl<B: Blocks> Product for Other<B> {
+impl<B: Blocks, const REPACKED: bool> Product for Other<B, REPACKED> {
     type X<'a, const N: usize> = Rounded<'a>;
+
+    const REPACKED: bool = REPACKED;
 
     #[inline(always)]
     fn x<'a, const N: usize>(rows: &Rows<'a>, j: usize) -> Rounded<'a> {
@@ -169,13 +178,13 @@ impl<B: Blocks> Product for Other<B> {
     }
 
     #[inline(always)]
-    fn dots<L: Level, const M: usize, const N: usize>(
+    fn dots<L: Level, const M: usize, const N: usize, const S: usize>(
         level: L,
         k: usize,
         w: [&[u8]; M],
         x: Rounded<'_>,
     ) -> [[f32; N]; M] {
-        level.dots_blocks::<B, M, N>(k, w, x)
+        level.dots_blocks::<B, M, N, S>(k, w, x)
     }
 }
 
@@ -192,13 +201,16 @@ struct Rows<'a> {
     /// Where rows of the result lie, if not in the order of the activations.
     routes: Option<Routes<'a>>,
     k: usize,
+    /// Rows of a plane of weights that lie side by side; none in ordinary memory.
+    side_rows: usize,
 }
 
 impl<'a> Rows<'a> {
     #[inline(always)]
-    fn weight(&self, i: usize) -> &'a [u8] {
+    fn weight<const S: usize>(&self, i: usize) -> &'a [u8] {
+        let at = [i, self.weights_plane[0], self.weights_plane[1]];
         // SAFETY: no step writes an operand of a product while it runs, and its result lies elsewhere.
-        unsafe { self.weights.row_bytes([i, self.weights_plane[0], self.weights_plane[1]]) }
+        unsafe { if S == 1 { self.weights.row_bytes(at) } else { self.weights.side_row_bytes::<S>(at) } }
     }
 
     #[inline(always)]
@@ -227,14 +239,14 @@ impl<'a> Rows<'a> {
     }
 
     #[inline(always)]
-    fn tile<P: Product, L: Level, const M: usize, const N: usize>(
+    fn tile<P: Product, L: Level, const M: usize, const N: usize, const S: usize>(
         &self,
         level: L,
         i: usize,
         x: P::X<'a, N>,
         out: &[RowMut; N],
     ) {
-        let sums = P::dots::<L, M, N>(level, self.k, std::array::from_fn(|row| self.weight(i + row)), x);
+        let sums = P::dots::<L, M, N, S>(level, self.k, std::array::from_fn(|row| self.weight::<S>(i + row)), x);
         for (column, out) in out.iter().enumerate() {
             for (row, sums) in sums.iter().enumerate() {
                 out.set(i + row, sums[column]);
@@ -252,16 +264,38 @@ impl<'a> Rows<'a> {
         let x = P::x::<N>(self, j);
         // SAFETY: the elements that are set belong to this chunk.
         let out = std::array::from_fn(|column| unsafe { self.out.row_mut(self.out_at(j + column)) });
+        let border = if P::REPACKED { self.side_rows.clamp(weights.start, weights.end) } else { weights.start };
+        if P::REPACKED {
+            self.tiles::<P, L, M, N, SIDE>(level, weights.start..border, x, &out);
+        }
+        self.tiles::<P, L, M, N, 1>(level, border..weights.end, x, &out);
+    }
+
+    #[inline(always)]
+    fn tiles<P: Product, L: Level, const M: usize, const N: usize, const S: usize>(
+        &self,
+        level: L,
+        weights: std::ops::Range<usize>,
+        x: P::X<'a, N>,
+        out: &[RowMut; N],
+    ) {
         let mut i = weights.start;
         while i + M <= weights.end {
-            self.tile::<P, L, M, N>(level, i, x, &out);
+            self.tile::<P, L, M, N, S>(level, i, x, out);
             i += M;
         }
         while i < weights.end {
-            self.tile::<P, L, 1, N>(level, i, x, &out);
+            self.tile::<P, L, 1, N, S>(level, i, x, out);
             i += 1;
         }
     }
+}
+
+/// Rows of a plane that lie side by side, where the weights' memory has the private layout.
+#[inline(always)]
+fn side_rows(bases: Bases<'_>, weights: &Place) -> usize {
+    let rows = weights.shape[1];
+    if bases.is_repacked(weights) { rows - rows % SIDE } else { 0 }
 }
 
 impl MulMat {
@@ -273,16 +307,16 @@ impl MulMat {
             DType::Bf16 => self.product::<Bf16, L>(level, bases, chunk),
             DType::Q4_1 => self.product::<Q4_1, L>(level, bases, chunk),
             DType::Q8_0 => self.product::<Q8_0, L>(level, bases, chunk),
-            DType::Q4_0 => self.product::<Other<codec::Q4_0>, L>(level, bases, chunk),
-            DType::Q5_0 => self.product::<Other<codec::Q5_0>, L>(level, bases, chunk),
-            DType::Q5_1 => self.product::<Other<codec::Q5_1>, L>(level, bases, chunk),
-            DType::Q2K => self.product::<Other<codec::Q2K>, L>(level, bases, chunk),
-            DType::Q3K => self.product::<Other<codec::Q3K>, L>(level, bases, chunk),
-            DType::Q4K => self.product::<Other<codec::Q4K>, L>(level, bases, chunk),
-            DType::Q5K => self.product::<Other<codec::Q5K>, L>(level, bases, chunk),
-            DType::Q6K => self.product::<Other<codec::Q6K>, L>(level, bases, chunk),
-            DType::Iq4Nl => self.product::<Other<codec::Iq4Nl>, L>(level, bases, chunk),
-            DType::Mxfp4 => self.product::<Other<codec::Mxfp4>, L>(level, bases, chunk),
+            DType::Q4_0 => self.product::<Other<codec::Q4_0, { is_repacked(DType::Q4_0) }>, L>(level, bases, chunk),
+            DType::Q5_0 => self.product::<Other<codec::Q5_0, { is_repacked(DType::Q5_0) }>, L>(level, bases, chunk),
+            DType::Q5_1 => self.product::<Other<codec::Q5_1, { is_repacked(DType::Q5_1) }>, L>(level, bases, chunk),
+            DType::Q2K => self.product::<Other<codec::Q2K, { is_repacked(DType::Q2K) }>, L>(level, bases, chunk),
+            DType::Q3K => self.product::<Other<codec::Q3K, { is_repacked(DType::Q3K) }>, L>(level, bases, chunk),
+            DType::Q4K => self.product::<Other<codec::Q4K, { is_repacked(DType::Q4K) }>, L>(level, bases, chunk),
+            DType::Q5K => self.product::<Other<codec::Q5K, { is_repacked(DType::Q5K) }>, L>(level, bases, chunk),
+            DType::Q6K => self.product::<Other<codec::Q6K, { is_repacked(DType::Q6K) }>, L>(level, bases, chunk),
+            DType::Iq4Nl => self.product::<Other<codec::Iq4Nl, { is_repacked(DType::Iq4Nl) }>, L>(level, bases, chunk),
+            DType::Mxfp4 => self.product::<Other<codec::Mxfp4, { is_repacked(DType::Mxfp4) }>, L>(level, bases, chunk),
             // The op table has no product of integers.
             DType::I8 | DType::I16 | DType::I32 | DType::I64 => {}
         }
@@ -310,6 +344,7 @@ impl MulMat {
             first_group: plane * tiling.n.div_ceil(GROUP),
             routes: None,
             k: self.k,
+            side_rows: side_rows(bases, &self.weights),
         };
         let weights = m_index * tiling.m_chunk..((m_index + 1) * tiling.m_chunk).min(tiling.m);
         let end = ((n_index + 1) * tiling.n_chunk).min(tiling.n);
@@ -345,6 +380,7 @@ impl MulMat {
                 first_group: 0,
                 routes: Some(routes),
                 k: self.k,
+                side_rows: side_rows(bases, &self.weights),
             };
             let count = routes.rows(group);
             if count == GROUP {

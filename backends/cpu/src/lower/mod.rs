@@ -23,7 +23,7 @@ use crate::{
     bind,
     kernels::Kernel,
     place::{Place, Region},
-    support::support,
+    support::{reads_repacked, support},
     walk::StepShape,
 };
 
@@ -38,12 +38,24 @@ pub(crate) struct Step {
     work: fills::Uses,
 }
 
+/// What a node reads.
+#[derive(Debug)]
+pub(crate) struct Operand {
+    pub(crate) place: Place,
+    pub(crate) node: usize,
+    pub(crate) op: &'static str,
+    /// Whether the node reads it in the private layout where its memory has one.
+    pub(crate) repacked: bool,
+}
+
 /// A split, ready to run on any memories that are large enough.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
     pub(crate) names: Vec<Arc<str>>,
     pub(crate) uses: Vec<entensor_components::SlotUse>,
+    /// What nodes read, as the split has it: whether a run's memory has it in a layout that they know is checked when it is bound.
+    pub(crate) operands: Vec<Operand>,
     /// Slots that a run is given; work memory comes behind them.
     pub(crate) slots: usize,
     /// Bytes of each region of work memory.
@@ -121,6 +133,7 @@ pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
         steps: Vec::with_capacity(split.len()),
         names: Vec::with_capacity(split.len()),
         uses: Vec::new(),
+        operands: Vec::new(),
         slots,
         work_bytes: Vec::new(),
         cost: 0,
@@ -172,9 +185,12 @@ impl Builder {
         let out = place(&node.output)?;
         bind::note(&mut self.program.uses, &out, true);
         let mut operands: SmallVec<[Place; 4]> = SmallVec::new();
-        for tensor in &node.operands {
+        for (index, tensor) in node.operands.iter().enumerate() {
             let operand = place(tensor)?;
             bind::note(&mut self.program.uses, &operand, false);
+            let repacked = reads_repacked(node.op.kind(), index, &tensor.desc);
+            let op = row.name;
+            self.program.operands.push(Operand { place: operand, node: self.node, op, repacked });
             operands.push(operand);
         }
         for (index, operand) in operands.iter_mut().enumerate() {

@@ -23,6 +23,12 @@ pub(crate) const BLOCK: usize = codec::PART;
 /// same scale, both scales come with one load. On a real model this takes a quarter off the error of log-probabilities.
 pub(crate) const FOUR: usize = 4;
 
+/// Bytes from the first to the last of `blocks` blocks, of which every `step`th is meant.
+#[inline(always)]
+pub(crate) fn spread_bytes(blocks: usize, step: usize, block_bytes: usize) -> usize {
+    if blocks == 0 { 0 } else { ((blocks - 1) * step + 1) * block_bytes }
+}
+
 /// Rows of activations that are rounded side by side, so that one instruction scales all of them.
 pub(crate) const GROUP: usize = 4;
 
@@ -87,7 +93,8 @@ impl<B: BlockCodec> Blocks for B {}
 /// vectorizes inside [`Level::vectorize`].
 ///
 /// The `dots` methods return the dot products of `M` rows of weights with `N` rows of activations of `k` elements. Every
-/// product is summed in one order, whatever `M` and `N` are, so that tiling never shows in the result.
+/// product is summed in one order, whatever `M` and `N` are, so that tiling never shows in the result. Those of block dtypes read
+/// every `S`th block: rows lie by themselves (1), or side by side in the private layout of repacked weights.
 ///
 /// # Panics
 /// All methods panic when a slice is shorter than its element count asks for; kernels size them from checked shapes.
@@ -115,13 +122,23 @@ pub(crate) trait Level: Copy + Send + Sync {
     fn quantize(self, x: &[f32], k: usize, row: usize, first: usize, group: &mut [u8]);
 
     /// `q8_0` weights, rounded activations.
-    fn dots_q8_0<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M];
+    fn dots_q8_0<const M: usize, const N: usize, const S: usize>(
+        self,
+        k: usize,
+        w: [&[u8]; M],
+        x: Rounded<'_>,
+    ) -> [[f32; N]; M];
 
     /// `q4_1` weights, rounded activations.
-    fn dots_q4_1<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M];
+    fn dots_q4_1<const M: usize, const N: usize, const S: usize>(
+        self,
+        k: usize,
+        w: [&[u8]; M],
+        x: Rounded<'_>,
+    ) -> [[f32; N]; M];
 
     /// Weights of any other block dtype, rounded activations; `k` is a whole number of blocks.
-    fn dots_blocks<B: Blocks, const M: usize, const N: usize>(
+    fn dots_blocks<B: Blocks, const M: usize, const N: usize, const S: usize>(
         self,
         k: usize,
         w: [&[u8]; M],
@@ -147,6 +164,14 @@ pub enum Simd {
     Detect,
     /// Only what every CPU of the target has.
     Portable,
+}
+
+impl Simd {
+    /// The level that it comes to on this machine: `portable` or `avx2`.
+    #[must_use]
+    pub fn level_name(self) -> &'static str {
+        AnyLevel::choose(self).name()
+    }
 }
 
 /// The level that was chosen.

@@ -132,11 +132,16 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn dots_q8_0<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M] {
+    fn dots_q8_0<const M: usize, const N: usize, const S: usize>(
+        self,
+        k: usize,
+        w: [&[u8]; M],
+        x: Rounded<'_>,
+    ) -> [[f32; N]; M] {
         let layout = GroupLayout { k };
         each_rounded(w, x, |w, group, row| {
             let mut sum = 0.0;
-            for (b, w) in w.as_chunks::<34>().0.iter().take(k / BLOCK).enumerate() {
+            for (b, w) in w.as_chunks::<34>().0.iter().step_by(S).take(k / BLOCK).enumerate() {
                 let q = &group[layout.quants(row, b)..][..BLOCK];
                 let mut dots = [0_i32; 2];
                 for (i, (&w, &q)) in w[2..].iter().zip(q).enumerate() {
@@ -149,11 +154,16 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn dots_q4_1<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M] {
+    fn dots_q4_1<const M: usize, const N: usize, const S: usize>(
+        self,
+        k: usize,
+        w: [&[u8]; M],
+        x: Rounded<'_>,
+    ) -> [[f32; N]; M] {
         let layout = GroupLayout { k };
         each_rounded(w, x, |w, group, row| {
             let (mut sum, mut minima) = (0.0, 0.0);
-            for (b, w) in w.as_chunks::<20>().0.iter().take(k / BLOCK).enumerate() {
+            for (b, w) in w.as_chunks::<20>().0.iter().step_by(S).take(k / BLOCK).enumerate() {
                 let q = &group[layout.quants(row, b)..][..BLOCK];
                 let mut dots = [0_i32; 2];
                 for i in 0..BLOCK / 2 {
@@ -169,7 +179,7 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn dots_blocks<B: Blocks, const M: usize, const N: usize>(
+    fn dots_blocks<B: Blocks, const M: usize, const N: usize, const S: usize>(
         self,
         k: usize,
         w: [&[u8]; M],
@@ -180,7 +190,7 @@ impl Level for Portable {
         let parts = B::ELEMENTS / BLOCK;
         w.map(|w| {
             let mut sums = [[0.0; LANES]; N];
-            for (block, bytes) in w.chunks_exact(B::BYTES).take(k / B::ELEMENTS).enumerate() {
+            for (block, bytes) in w.chunks_exact(B::BYTES).step_by(S).take(k / B::ELEMENTS).enumerate() {
                 for part in 0..parts {
                     let (b, part) = (block * parts + part, B::part(bytes, part));
                     for (j, sums) in sums.iter_mut().enumerate() {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{
     error::CliError,
     figures::{Align, Table},
-    loading::{Weights, load},
+    loading::{BackendArgs, Weights, load},
     output::{note, print, print_json},
 };
 
@@ -18,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   entensor bench model.gguf
   entensor bench model.gguf -t 1,2,4 -p 128 -n 64 -r 3 --json
+  entensor bench model.gguf --backend gemm --backend cpu
 
 ppN feeds a prompt of N tokens at once, tgN feeds N tokens one by one, both from an empty context. The first
 repetition warms up and is not counted. JSON: {\"rows\":[{\"test\",\"threads\",\"mean\",\"min\",\"max\",\"sd\",
@@ -40,6 +41,8 @@ pub(crate) struct BenchArgs {
     /// Thread counts [default: all cores]
     #[arg(short, long, value_name = "T,T", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
+    #[command(flatten)]
+    backends: BackendArgs,
     /// Repetitions of each test
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repetitions: u32,
@@ -101,7 +104,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     };
     let mut rows = Vec::new();
     for threads in threads {
-        let mut engine = Engine::builder().backend(format!("cpu:threads={threads}")).build()?;
+        let mut engine = args.backends.with_threads(threads).computing_engine()?.build()?;
         let model = load(&mut engine, &args.model, Weights::Warm)?;
         let trained = model.network().config().context_length;
         if context > trained && rows.is_empty() {

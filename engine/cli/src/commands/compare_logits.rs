@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// What is read where no text is given: plain sentences, a list, numbers, a name, a question.
-const TEXT: &str = "\
+pub(crate) const TEXT: &str = "\
 The harbour wakes before the town does. Boats come in low with the night's catch, gulls argue over the ropes, and somebody \
 has already put the kettle on in the small office by the pier. \"Three crates of herring, two of cod, and one crab that nobody \
 ordered,\" says Marta, and writes it down. By nine o'clock the ice is gone and the price has gone up by 12 percent.

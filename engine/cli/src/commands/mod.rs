@@ -1,6 +1,7 @@
 //! The subcommands, one a file.
 
 pub(crate) mod bench;
+pub(crate) mod compare;
 pub(crate) mod compare_logits;
 pub(crate) mod explain;
 pub(crate) mod inspect;

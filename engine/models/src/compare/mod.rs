@@ -20,9 +20,11 @@
 //!
 //! **Cost.** Logits of at most [`CHUNK_BYTES`] are kept, whatever the length of the text. All sums are in f64 and in a fixed order.
 
+mod nodes;
 mod recorded;
 mod run;
 
+pub use nodes::compare_nodes;
 pub use recorded::{RecordedCase, RecordedPosition};
 pub use run::{compare_models, compare_recorded};
 

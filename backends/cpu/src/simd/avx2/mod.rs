@@ -10,7 +10,7 @@ pub(super) use blocks::Unpack;
 
 use crate::kernels::{Map, Zip};
 
-use super::{BLOCK, Blocks, GROUP, GroupLayout, Level, Rounded, group_bytes};
+use super::{BLOCK, Blocks, GROUP, GroupLayout, Level, Rounded, group_bytes, spread_bytes};
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
 /// Proof that this CPU has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
@@ -215,19 +215,29 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
-    fn dots_q8_0<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M] {
-        check(w, k / BLOCK * 34);
+    fn dots_q8_0<const M: usize, const N: usize, const S: usize>(
+        self,
+        k: usize,
+        w: [&[u8]; M],
+        x: Rounded<'_>,
+    ) -> [[f32; N]; M] {
+        check(w, spread_bytes(k / BLOCK, S, 34));
         assert!(x.first + N <= GROUP && x.group.len() >= group_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { dots_q8_0(k, w, x) }
+        unsafe { dots_q8_0::<M, N, S>(k, w, x) }
     }
 
     #[inline(always)]
-    fn dots_q4_1<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: Rounded<'_>) -> [[f32; N]; M] {
-        check(w, k / BLOCK * 20);
+    fn dots_q4_1<const M: usize, const N: usize, const S: usize>(
+        self,
+        k: usize,
+        w: [&[u8]; M],
+        x: Rounded<'_>,
+    ) -> [[f32; N]; M] {
+        check(w, spread_bytes(k / BLOCK, S, 20));
         assert!(x.first + N <= GROUP && x.group.len() >= group_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { dots_q4_1(k, w, x) }
+        unsafe { dots_q4_1::<M, N, S>(k, w, x) }
     }
 
     #[inline(always)]
@@ -255,15 +265,15 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
-    fn dots_blocks<B: Blocks, const M: usize, const N: usize>(
+    fn dots_blocks<B: Blocks, const M: usize, const N: usize, const S: usize>(
         self,
         k: usize,
         w: [&[u8]; M],
         x: Rounded<'_>,
     ) -> [[f32; N]; M] {
-        check(w, k / B::ELEMENTS * B::BYTES);
+        check(w, spread_bytes(k / B::ELEMENTS, S, B::BYTES));
         assert!(k.is_multiple_of(B::ELEMENTS) && x.first + N <= GROUP && x.group.len() >= group_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { dots_blocks::<B, M, N>(k, w, x) }
+        unsafe { dots_blocks::<B, M, N, S>(k, w, x) }
     }
 }

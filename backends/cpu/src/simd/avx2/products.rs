@@ -137,10 +137,10 @@ fn spread_pair(pair: &f64) -> __m256 {
 }
 
 /// # Safety
-/// Every row of `w` must hold `k / 32` blocks of q4_1, `x` a group of rows of `k` activations.
+/// Every row of `w` must hold `k / 32` blocks of q4_1, each `S` blocks behind the last, `x` a group of rows of `k` activations.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn dots_q4_1<const M: usize, const N: usize>(
+pub(super) unsafe fn dots_q4_1<const M: usize, const N: usize, const S: usize>(
     k: usize,
     w: [&[u8]; M],
     x: Rounded<'_>,
@@ -159,10 +159,10 @@ pub(super) unsafe fn dots_q4_1<const M: usize, const N: usize>(
             (load_scales::<N>(group.add(layout.scales(x.first, b))), load_sums::<N>(group.add(layout.sum(x.first, b))))
         };
         for i in 0..M {
-            fetch_ahead::<N>(w[i].as_ptr().wrapping_add(b * 20));
+            fetch_ahead::<N>(w[i].as_ptr().wrapping_add(b * S * 20));
             // SAFETY: block `b` lies inside the row, and is 20 bytes long.
             let (scale_and_min, nibbles) = unsafe {
-                let block = w[i].as_ptr().add(b * 20);
+                let block = w[i].as_ptr().add(b * S * 20);
                 (block.cast::<i32>().read_unaligned(), _mm_loadu_si128(block.add(4).cast()))
             };
             let pair = _mm_cvtph_ps(_mm_cvtsi32_si128(scale_and_min));
@@ -194,10 +194,10 @@ pub(super) unsafe fn dots_q4_1<const M: usize, const N: usize>(
 }
 
 /// # Safety
-/// Every row of `w` must hold `k / 32` blocks of q8_0, `x` a group of rows of `k` activations.
+/// Every row of `w` must hold `k / 32` blocks of q8_0, each `S` blocks behind the last, `x` a group of rows of `k` activations.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn dots_q8_0<const M: usize, const N: usize>(
+pub(super) unsafe fn dots_q8_0<const M: usize, const N: usize, const S: usize>(
     k: usize,
     w: [&[u8]; M],
     x: Rounded<'_>,
@@ -213,10 +213,10 @@ pub(super) unsafe fn dots_q8_0<const M: usize, const N: usize>(
         // SAFETY: the scales of block `b` lie inside the group.
         let x_scales = unsafe { load_scales::<N>(group.add(layout.scales(x.first, b))) };
         for i in 0..M {
-            fetch_ahead::<N>(w[i].as_ptr().wrapping_add(b * 34));
+            fetch_ahead::<N>(w[i].as_ptr().wrapping_add(b * S * 34));
             // SAFETY: block `b` lies inside the row, and is 34 bytes long.
             let (scale, q) = unsafe {
-                let block = w[i].as_ptr().add(b * 34);
+                let block = w[i].as_ptr().add(b * S * 34);
                 (block.cast::<u16>().read_unaligned(), _mm256_loadu_si256(block.add(2).cast()))
             };
             quants[i] = q;
@@ -243,11 +243,11 @@ pub(super) unsafe fn dots_q8_0<const M: usize, const N: usize>(
 /// activations alternate.
 ///
 /// # Safety
-/// `k` must be a whole number of blocks, every row of `w` must hold them, `x` a group of rows of `k` activations.
+/// `k` must be a whole number of blocks, every row of `w` must hold them, each `S` blocks behind the last, `x` a group of rows of `k` activations.
 #[expect(clippy::needless_range_loop, reason = "both loops index the sums")]
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn dots_blocks<B: Unpack, const M: usize, const N: usize>(
+pub(super) unsafe fn dots_blocks<B: Unpack, const M: usize, const N: usize, const S: usize>(
     k: usize,
     w: [&[u8]; M],
     x: Rounded<'_>,
@@ -263,7 +263,7 @@ pub(super) unsafe fn dots_blocks<B: Unpack, const M: usize, const N: usize>(
         let mut heads = [B::Head::NONE; M];
         for i in 0..M {
             // SAFETY: the block lies inside the row.
-            heads[i] = unsafe { B::head(w[i].as_ptr().add(block * B::BYTES)) };
+            heads[i] = unsafe { B::head(w[i].as_ptr().add(block * S * B::BYTES)) };
         }
         for part in 0..parts {
             let b = block * parts + part;
@@ -273,7 +273,7 @@ pub(super) unsafe fn dots_blocks<B: Unpack, const M: usize, const N: usize>(
             // SAFETY: the sums of block `b` lie inside the group.
             let x_sums = unsafe { load_sums::<N>(group.add(layout.sum(x.first, b))) };
             for i in 0..M {
-                let at = w[i].as_ptr().wrapping_add(block * B::BYTES);
+                let at = w[i].as_ptr().wrapping_add(block * S * B::BYTES);
                 fetch_ahead::<N>(at.wrapping_add(part * (B::BYTES / parts)));
                 // SAFETY: the block lies inside the row, and has the part.
                 unsafe {

@@ -1,0 +1,26 @@
+//! Buffers as an engine's users meet them.
+
+mod mistakes;
+mod parts;
+mod private;
+mod usage;
+
+use std::sync::Arc;
+
+use entensor::{
+    Engine,
+    components::{Backend, Capabilities},
+};
+use entensor_oracle::OracleBackend;
+use entensor_sim::{SimConfig, SimWorld};
+
+/// An engine on a simulated device above the oracle.
+pub(crate) fn with_device(capabilities: impl FnOnce(&mut Capabilities)) -> Engine {
+    let world = SimWorld::new(11);
+    let mut config = SimConfig::device("device", Arc::new(OracleBackend::new("inner")));
+    capabilities(&mut config.capabilities);
+    let host = OracleBackend::new("host");
+    let backends: [Arc<dyn Backend>; 2] = [world.device(config), Arc::new(host)];
+    let builder = backends.into_iter().fold(Engine::builder(), |builder, backend| builder.backend_instance(backend));
+    builder.verify_plans(true).build().expect("both start")
+}

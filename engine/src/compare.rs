@@ -42,8 +42,7 @@ impl NodeDifference {
     /// Whether the difference is more than the op table allows.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        // Written so that NaN is over.
-        !(self.nmse <= self.max_nmse)
+        self.nmse.is_nan() || self.nmse > self.max_nmse
     }
 }
 
@@ -168,7 +167,7 @@ pub fn compare_graphs<A: BorrowMut<World>, B: BorrowMut<World>>(
     });
     saved_a.restore()?;
     saved_b.restore()?;
-    by_node.map_err(|error| a.run_failed(graph_a, error))?;
+    by_node.map_err(|error| a.walk_failed(graph_a, error))?;
     let (mut on_a, mut on_b) = walks(a, b)?;
     let mut nodes = comparison.nodes.iter_mut();
     let whole = side_by_side(&mut on_a, &mut on_b, |(of_a, of_b)| {
@@ -178,7 +177,7 @@ pub fn compare_graphs<A: BorrowMut<World>, B: BorrowMut<World>>(
     });
     saved_a.restore()?;
     saved_b.restore()?;
-    whole.map_err(|error| a.run_failed(graph_a, error))?;
+    whole.map_err(|error| a.walk_failed(graph_a, error))?;
     Ok(comparison)
 }
 

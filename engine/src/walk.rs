@@ -9,11 +9,12 @@ use bevy_ecs::prelude::*;
 use entensor_components::{
     Backend, BackendError, DeviceBuffer, MemoryHandle, NodeDesc, SplitView, TensorDesc, TensorRef, Usage,
 };
-use entensor_systems::{GraphPlan, Plan, PlanError, Step};
+use entensor_systems::{GraphPlan, GraphRuns, Plan, PlanError, Step};
 
 use crate::{
     engine::{Engine, GraphId, InputState},
     error::EngineError,
+    runs::RunId,
 };
 
 /// A run of one slot of a plan, as far as it has come.
@@ -209,35 +210,44 @@ pub(crate) fn without_holes(desc: &TensorDesc, span: Vec<u8>) -> Vec<u8> {
 }
 
 impl<W: BorrowMut<World>> Engine<W> {
-    /// Plans a graph, binds its memory and checks its inputs, for a walk. What it computed before is gone from then on.
+    /// Plans a graph, binds its memory and checks its inputs, for a walk, once no run is under way. What it computed before is gone
+    /// from then on.
     pub(crate) fn begin_walk(&mut self, graph: GraphId) -> Result<Walk, EngineError> {
-        self.plan(graph)?;
-        self.hold_arena(graph)?;
-        self.check_inputs(graph)?;
-        if let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0) {
-            state.ran_slot = None;
+        self.abandon(graph);
+        self.check_runnable(graph)?;
+        self.settle_all();
+        let walk = Walk::new(self.world(), graph)?;
+        let world = self.world_mut();
+        if let Some(runs) = world.get::<GraphRuns>(graph.0) {
+            runs.forget_results();
         }
-        Walk::new(self.world(), graph)
+        if let Some(mut state) = world.get_mut::<InputState>(graph.0) {
+            state.start(&walk.plan);
+        }
+        Ok(walk)
     }
 
     /// Notes that a walk came to its end: its outputs can be read, and the next run has the next slot.
     pub(crate) fn end_walk(&mut self, graph: GraphId, walk: &Walk) {
         let slots = u32::try_from(walk.plan.programs.len()).unwrap_or(1).max(1);
-        if let Some(mut planned) = self.world_mut().get_mut::<GraphPlan>(graph.0) {
+        let world = self.world_mut();
+        if let Some(mut planned) = world.get_mut::<GraphPlan>(graph.0) {
             planned.slot = (walk.slot + 1) % slots;
         }
-        if let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0) {
-            state.ran_slot = Some(walk.slot);
-            if slots > 1 {
-                state.written.fill(false);
-            }
+        if let Some(runs) = world.get::<GraphRuns>(graph.0) {
+            runs.note_finished(walk.slot);
+        }
+        if slots > 1
+            && let Some(mut state) = world.get_mut::<InputState>(graph.0)
+        {
+            state.written.fill(false);
         }
     }
 
-    /// A plan error with the graph's name.
-    pub(crate) fn run_failed(&self, graph: GraphId, error: PlanError) -> EngineError {
-        let pass = entensor_systems::Pass::Compute;
-        EngineError::Plan { graph: self.graph_name(graph), pass, error: Box::new(error) }
+    /// Why a walk failed.
+    pub(crate) fn walk_failed(&mut self, graph: GraphId, error: PlanError) -> EngineError {
+        let number = self.world().get::<GraphRuns>(graph.0).map_or(0, GraphRuns::last);
+        self.run_failed(RunId { graph, number }, error)
     }
 }
 

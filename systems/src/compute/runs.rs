@@ -183,6 +183,18 @@ impl GraphRuns {
         u32::try_from(slot).ok()
     }
 
+    /// Notes a run that somebody walked by hand while none was under way: the slot holds its results.
+    pub fn note_finished(&self, slot: u32) {
+        let mut runs = self.lock();
+        runs.last += 1;
+        runs.last_slot = slot;
+        let (number, at) = (runs.last, slot as usize);
+        if runs.results.len() <= at {
+            runs.results.resize(at + 1, None);
+        }
+        runs.results[at] = Some(number);
+    }
+
     /// Forgets which results there are: their memory is others' now.
     pub fn forget_results(&self) {
         self.lock().results.clear();

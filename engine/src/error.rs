@@ -265,11 +265,11 @@ pub enum EngineError {
         /// What was to be copied.
         from: Arc<str>,
         /// How it lies.
-        from_desc: TensorDesc,
+        from_desc: Box<TensorDesc>,
         /// Where to.
         to: Arc<str>,
         /// How that lies.
-        to_desc: TensorDesc,
+        to_desc: Box<TensorDesc>,
     },
     /// Two graphs that are no copies of each other.
     #[error("node `{node}`: {rule}; compare a graph with its copy")]

@@ -139,7 +139,12 @@ impl<W: BorrowMut<World>> Engine<W> {
         let (source, target) = (self.existing(from)?, self.existing(to)?);
         if source.1 != target.1 {
             let (from, to) = (source.0, target.0);
-            return Err(EngineError::DifferentLayouts { from, from_desc: source.1, to, to_desc: target.1 });
+            return Err(EngineError::DifferentLayouts {
+                from,
+                from_desc: Box::new(source.1),
+                to,
+                to_desc: Box::new(target.1),
+            });
         }
         let len_bytes = source.1.span_bytes().unwrap_or(0);
         let (from, to) = (self.part(from, 0, len_bytes)?, self.part(to, 0, len_bytes)?);

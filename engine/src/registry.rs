@@ -192,6 +192,15 @@ impl Registry {
         })
     }
 
+    /// Whether a backend takes an option with a value; of `auto`, any of its backends.
+    #[must_use]
+    pub fn takes(&self, name: &str, option: &str) -> bool {
+        let is_meant = |entry: &&RegistryEntry| {
+            if name == AUTO { entry.auto.is_some() } else { entry.name.eq_ignore_ascii_case(name) }
+        };
+        self.entries.iter().filter(is_meant).any(|entry| entry.options.contains(&option))
+    }
+
     /// Everything that backends can be made of, with the name of the backend. Opens nothing.
     #[must_use]
     pub fn devices(&self) -> Vec<(&'static str, DeviceInfo)> {

@@ -410,7 +410,7 @@ pub mod host_io {
     /// Sets a range of bytes to one value.
     ///
     /// # Errors
-    /// As [`write`].
+    /// As [`write()`].
     pub fn fill(memory: &MemoryHandle, offset_bytes: u64, len_bytes: u64, value: u8) -> Result<(), BackendError> {
         let host = host(memory)?;
         let range = range(host.size_bytes(), offset_bytes, len_bytes)?;
@@ -421,7 +421,7 @@ pub mod host_io {
     /// Writes rows under one lock.
     ///
     /// # Errors
-    /// As [`write`], and as [`ByteRows::check_write`].
+    /// As [`write()`], and as [`ByteRows::check_write`].
     pub fn write_rows(
         memory: &MemoryHandle,
         offset_bytes: u64,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use entensor::{BackendSpec, Engine, EngineBuilder, Registry};
+use entensor::{AUTO, BackendSpec, Engine, EngineBuilder, Registry};
 use entensor_models::{LanguageModel, LoadStage};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -28,7 +28,7 @@ pub(crate) struct ModelArgs {
 /// What computes.
 #[derive(Args)]
 pub(crate) struct BackendArgs {
-    /// Adds a backend, highest priority first, such as cpu:threads=2 [default: cpu]
+    /// Adds a backend, highest priority first, such as cpu:threads=2; `entensor backends` lists them [default: auto]
     #[arg(long = "backend", value_name = "SPEC")]
     pub(crate) specs: Vec<String>,
 }
@@ -48,10 +48,10 @@ impl BackendArgs {
     /// The same backends, or the default one, on so many threads: those that can be told and were not.
     pub(crate) fn with_threads(&self, threads: u32) -> Self {
         let registry = Registry::default();
-        let specs = if self.specs.is_empty() { vec!["cpu".into()] } else { self.specs.clone() };
+        let specs = if self.specs.is_empty() { vec![AUTO.into()] } else { self.specs.clone() };
         let told = |text: String| match BackendSpec::parse(&text) {
-            Ok(spec) if spec.option("threads").is_none() => {
-                let takes = registry.entries().iter().any(|e| e.name == spec.name && e.options.contains(&"threads"));
+            Ok(spec) if spec.option("threads").is_none() && !spec.flag("threads") => {
+                let takes = registry.takes(&spec.name, "threads");
                 let sign = if text.contains(':') { ',' } else { ':' };
                 if takes { format!("{text}{sign}threads={threads}") } else { text }
             }

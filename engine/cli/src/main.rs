@@ -45,6 +45,7 @@ enum Command {
     Logits(commands::logits::LogitsArgs),
     Bench(commands::bench::BenchArgs),
     Quantize(commands::quantize::QuantizeArgs),
+    Backends(commands::backends::BackendsArgs),
     Compare(commands::compare::CompareArgs),
     CompareLogits(commands::compare_logits::CompareLogitsArgs),
 }
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Command::Logits(args) => commands::logits::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
+        Command::Backends(args) => commands::backends::run(&args),
         Command::Compare(args) => commands::compare::run(&args),
         Command::CompareLogits(args) => commands::compare_logits::run(&args),
     };

@@ -349,7 +349,11 @@ impl Session {
             // Without a deadline there is no pause.
             cancel => {
                 let limit = RunLimit { deadline: None, cancel: cancel.as_ref() };
+<<<<<<< HEAD
                 engine.run_until(self.steps[step].graph, &limit)?;
+=======
+                let _ = engine.run_until(self.steps[step].graph, &limit)?;
+>>>>>>> buffers
             }
         }
         Ok(())

@@ -21,6 +21,6 @@ pub(crate) fn with_device(capabilities: impl FnOnce(&mut Capabilities)) -> Engin
     capabilities(&mut config.capabilities);
     let host = OracleBackend::new("host");
     let backends: [Arc<dyn Backend>; 2] = [world.device(config), Arc::new(host)];
-    let builder = backends.into_iter().fold(Engine::builder(), |builder, backend| builder.backend_instance(backend));
+    let builder = backends.into_iter().fold(Engine::builder(), entensor::EngineBuilder::backend_instance);
     builder.verify_plans(true).build().expect("both start")
 }

@@ -113,7 +113,7 @@ impl AsRef<[u8]> for Odd {
     fn as_ref(&self) -> &[u8] {
         // Without a cast of slices: the bytes of a string that is long enough begin at some address, and the next at an odd one.
         let text: &[u8] = ODD_TEXT.as_bytes();
-        let start = usize::from(text.as_ptr().addr() % 8 == 0);
+        let start = usize::from(text.as_ptr().addr().is_multiple_of(8));
         let _ = &self.0;
         &text[start..]
     }

@@ -1,5 +1,6 @@
 //! The subcommands, one a file.
 
+pub(crate) mod backends;
 pub(crate) mod bench;
 pub(crate) mod compare;
 pub(crate) mod compare_logits;

@@ -349,11 +349,7 @@ impl Session {
             // Without a deadline there is no pause.
             cancel => {
                 let limit = RunLimit { deadline: None, cancel: cancel.as_ref() };
-<<<<<<< HEAD
                 engine.run_until(self.steps[step].graph, &limit)?;
-=======
-                let _ = engine.run_until(self.steps[step].graph, &limit)?;
->>>>>>> buffers
             }
         }
         Ok(())

@@ -226,7 +226,6 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     /// Foreign or read-only memory, out of bounds, out of memory, device lost on either side.
-    #[expect(clippy::too_many_arguments, reason = "two places, each of a backend, a memory and an offset")]
     fn copy_from(
         &self,
         to: &MemoryHandle,

@@ -19,7 +19,7 @@ const PROMPT_TOKENS: u32 = 1100;
 fn a_session_goes_on_after_a_cancelled_prompt() {
     for threads in [1, 2] {
         let Some((mut engine, model)) = load(&format!("cpu:threads={threads}")) else { return };
-        let config = SessionConfig { context: 2048, micro_batch: 256 };
+        let config = SessionConfig { micro_batch: 256, ..SessionConfig::default() };
         let prompt: Vec<u32> = (0..PROMPT_TOKENS).map(|i| 1000 + i * 37 % 4000).collect();
         let mut whole = Session::new(&mut engine, &model, config).expect("a small cache");
         let start = Instant::now();

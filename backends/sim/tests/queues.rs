@@ -288,7 +288,7 @@ fn a_loss_reaches_who_waited_for_it() {
     devices[0].lose("unplugged");
     let lost = || Err(BackendError::DeviceLost { reason: "unplugged".into() });
     assert_eq!(devices[1].wait_for(copied, None), lost());
-    assert_eq!(devices[1].query(free), Ok(true), "the other queue did not wait");
+    assert_eq!(devices[1].wait_for(Ticket::Pending(free), None), Ok(true), "the other queue did not wait");
     assert_eq!(devices[1].wait(&*devices[0], event), lost().map(drop));
     assert_eq!(devices[1].synchronize(), Ok(()), "it is not lost itself");
     assert_eq!(devices[0].synchronize(), lost().map(drop));

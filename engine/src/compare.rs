@@ -168,7 +168,7 @@ pub fn compare_graphs<A: BorrowMut<World>, B: BorrowMut<World>>(
     });
     saved_a.restore()?;
     saved_b.restore()?;
-    by_node.map_err(|error| a.run_failed(graph_a, error))?;
+    by_node.map_err(|error| a.walk_failed(graph_a, error))?;
     let (mut on_a, mut on_b) = walks(a, b)?;
     let mut nodes = comparison.nodes.iter_mut();
     let whole = side_by_side(&mut on_a, &mut on_b, |(of_a, of_b)| {
@@ -178,7 +178,7 @@ pub fn compare_graphs<A: BorrowMut<World>, B: BorrowMut<World>>(
     });
     saved_a.restore()?;
     saved_b.restore()?;
-    whole.map_err(|error| a.run_failed(graph_a, error))?;
+    whole.map_err(|error| a.walk_failed(graph_a, error))?;
     Ok(comparison)
 }
 

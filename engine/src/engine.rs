@@ -36,18 +36,13 @@ pub struct TensorId {
 pub(crate) struct InputState {
     /// Per plan node, whether what it holds for the next run was written by the user.
     pub(crate) written: Vec<bool>,
-    /// The slot of the last run, while its outputs are still there.
-    pub(crate) ran_slot: Option<u32>,
     /// A run that goes on with the next call.
     pub(crate) paused: Option<crate::limits::PausedRun>,
 }
 
 impl InputState {
-    /// A run starts: until it is over outputs are neither the old ones nor the new ones, and what it consumes is gone whatever
-    /// becomes of it.
+    /// A run starts: what it consumes is gone whatever becomes of it.
     pub(crate) fn start(&mut self, plan: &Plan) {
-        self.ran_slot = None;
-        self.paused = None;
         for (written, flags) in self.written.iter_mut().zip(&plan.flags[..plan.leaves()]) {
             *written &= !flags.consumed;
         }

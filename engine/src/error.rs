@@ -198,6 +198,35 @@ pub enum EngineError {
         /// The output.
         tensor: Arc<str>,
     },
+    /// A device is lost, and the run with it.
+    #[error(
+        "graph `{graph}`: the device of `{backend}` was lost: {reason}; {}",
+        if *.recovered { "the graph is planned without it from now on: write its inputs and run it again" } else { "make the engine again" }
+    )]
+    DeviceLost {
+        /// The graph.
+        graph: Arc<str>,
+        /// The backend.
+        backend: Arc<str>,
+        /// What the driver said.
+        reason: Arc<str>,
+        /// Whether the engine goes on without it.
+        recovered: bool,
+    },
+    /// Memory that went with its device, and of which there is no copy.
+    #[error(
+        "graph `{graph}`: the contents of `{tensor}` were lost with the device of `{backend}`; restore buffer `{buffer}` and write them again, or keep a shadow of it next time"
+    )]
+    StateLost {
+        /// The graph.
+        graph: Arc<str>,
+        /// The tensor.
+        tensor: Arc<str>,
+        /// Its buffer.
+        buffer: Arc<str>,
+        /// The backend that it was on.
+        backend: Arc<str>,
+    },
     /// A run was cancelled, or could not go on after a pause.
     #[error("the run of graph `{graph}` was cancelled; its outputs are gone, and the next run starts over")]
     Cancelled {
@@ -242,6 +271,12 @@ pub enum EngineError {
         /// What must hold.
         rule: &'static str,
     },
+    /// A run of another engine, or of a graph that is gone.
+    #[error("there is no such run of graph `{graph}`")]
+    UnknownRun {
+        /// The graph.
+        graph: Arc<str>,
+    },
 }
 
 fn violation_list(violations: &[Violation]) -> String {
@@ -249,6 +284,19 @@ fn violation_list(violations: &[Violation]) -> String {
 }
 
 impl EngineError {
+    /// Whether a device is lost, wherever that was noticed. [`crate::Engine::check_devices`] goes on without it, if that is not done
+    /// already.
+    #[must_use]
+    pub fn is_device_lost(&self) -> bool {
+        let lost = |source: &BackendError| matches!(source, BackendError::DeviceLost { .. });
+        match self {
+            Self::DeviceLost { .. } => true,
+            Self::Backend { source, .. } => lost(source),
+            Self::Plan { error, .. } => error.reported().is_some_and(lost),
+            _ => false,
+        }
+    }
+
     /// A word that tools match on: a plan error's own kind, else the variant's name.
     #[must_use]
     pub fn kind(&self) -> &'static str {
@@ -272,11 +320,14 @@ impl EngineError {
             Self::NotWritable { .. } => "NotWritable",
             Self::InputNotWritten { .. } => "InputNotWritten",
             Self::OutputGone { .. } => "OutputGone",
+            Self::DeviceLost { .. } => "DeviceLost",
+            Self::StateLost { .. } => "StateLost",
             Self::Cancelled { .. } => "Cancelled",
             Self::PrivateLayout { .. } => "PrivateLayout",
             Self::BadAddress { .. } => "BadAddress",
             Self::DifferentLayouts { .. } => "DifferentLayouts",
             Self::NotAlike { .. } => "NotAlike",
+            Self::UnknownRun { .. } => "UnknownRun",
         }
     }
 }

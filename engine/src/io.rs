@@ -4,15 +4,16 @@ use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
 use entensor_components::{
-    BufferMemory, DType, DeviceBuffer, Shape, StoredIn, Strides, TensorDesc, TensorFlags, TensorName, TensorRef,
-    ViewSrc,
+    BufferMemory, DType, DeviceBuffer, RunLimit, Shape, StoredIn, Strides, TensorDesc, TensorFlags, TensorName,
+    TensorRef, ViewSrc,
 };
-use entensor_systems::{GraphPlan, Plan};
+use entensor_systems::{GraphPlan, GraphRuns, Plan};
 
 use crate::{
     builder::Tensor,
     engine::{Engine, GraphId, InputState, TensorId},
     error::EngineError,
+    runs::RunId,
 };
 
 /// Values that tensors are read and written as.
@@ -126,7 +127,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         target.check::<T>(values.len())?;
         let bytes = bytemuck::cast_slice(values);
         if let Some((buffer, offset)) = target.existing(self.world()) {
-            return write_buffer(&target.name, &buffer, offset, bytes);
+            return self.write_existing(&target.name, &buffer, offset, bytes);
         }
         if !self.world().get::<TensorFlags>(target.entity).is_some_and(|flags| flags.input) {
             return Err(EngineError::NotWritable { tensor: target.name });
@@ -134,6 +135,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         self.abandon(graph);
         self.plan(graph)?;
         self.hold_arena(graph)?;
+        self.settle_slot(graph);
         let plan = self.world().get::<GraphPlan>(graph.0).ok_or(EngineError::UnknownGraph)?;
         // An input that the run does not need has no place, and writing it changes nothing.
         let Some((node, place)) = located(plan, target.entity, plan.slot) else { return Ok(()) };
@@ -155,18 +157,37 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// # Errors
     /// Wrong dtype or length, a tensor whose memory others use, outputs that are gone, or what the backend reports.
     pub fn read<T: Element>(&self, graph: GraphId, tensor: Tensor, values: &mut [T]) -> Result<(), EngineError> {
+        let number = self.world().get::<GraphRuns>(graph.0).map_or(0, GraphRuns::last);
+        self.read_run(RunId { graph, number }, tensor, values)
+    }
+
+    /// Reads an output or input of one of the graph's runs, as long as no later run has taken its slot. Blocks until the run is
+    /// over, and not for later ones.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_run<T: Element>(&self, run: RunId, tensor: Tensor, values: &mut [T]) -> Result<(), EngineError> {
+        let graph = run.graph;
         let target = Target::find(self.world(), self.entity(graph, tensor)?)?;
         target.check::<T>(values.len())?;
         let bytes = bytemuck::cast_slice_mut(values);
         if let Some((buffer, offset)) = target.existing(self.world()) {
+            self.settle_buffer(&buffer, true);
             return read_buffer(&target.name, &buffer, offset, bytes);
         }
-        let (plan, state) = (self.world().get::<GraphPlan>(graph.0), self.world().get::<InputState>(graph.0));
+        let (plan, runs) = (self.world().get::<GraphPlan>(graph.0), self.world().get::<GraphRuns>(graph.0));
         let gone = || EngineError::OutputGone { graph: self.graph_name(graph), tensor: Arc::clone(&target.name) };
-        let (Some(plan), Some(state)) = (plan, state) else { return Err(gone()) };
+        let (Some(plan), Some(runs)) = (plan, runs) else { return Err(gone()) };
+        if self.is_paused(graph) && run.number == runs.last() {
+            return Err(gone());
+        }
+        // What it failed with is for whoever asks for the run: it has no results.
+        if runs.in_flight() > 0 {
+            let _ = runs.wait(run.number, &RunLimit::NONE);
+        }
         let arena = self.world().get::<entensor_systems::Arena>(plan.arena);
         let ours = arena.is_some_and(|a| a.holder == Some(graph.0) && a.epoch == plan.arena_epoch);
-        let Some(slot) = state.ran_slot.filter(|_| ours) else { return Err(gone()) };
+        let Some(slot) = runs.slot_of(run.number).filter(|_| ours) else { return Err(gone()) };
         let Some((node, place)) = located(plan, target.entity, slot) else {
             return Err(EngineError::NotReadable { tensor: target.name });
         };
@@ -180,6 +201,20 @@ impl<W: BorrowMut<World>> Engine<W> {
         read.map_err(|source| EngineError::Backend { what: target.name, source })
     }
 
+    fn write_existing(
+        &self,
+        name: &Arc<str>,
+        buffer: &Arc<DeviceBuffer>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        self.settle_buffer(buffer, false);
+        let fail = |source| EngineError::Backend { what: Arc::clone(name), source };
+        buffer.backend().write(buffer.memory(), offset, bytes).map_err(fail)?;
+        self.note_written(buffer, offset, bytes);
+        Ok(())
+    }
+
     /// Writes a tensor with memory of its own.
     ///
     /// # Errors
@@ -188,7 +223,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         let target = Target::find(self.world(), tensor.entity)?;
         target.check::<T>(values.len())?;
         let (buffer, offset) = target.existing(self.world()).ok_or(EngineError::UnknownBuffer)?;
-        write_buffer(&target.name, &buffer, offset, bytemuck::cast_slice(values))
+        self.write_existing(&target.name, &buffer, offset, bytemuck::cast_slice(values))
     }
 
     /// Reads a tensor with memory of its own.
@@ -199,13 +234,9 @@ impl<W: BorrowMut<World>> Engine<W> {
         let target = Target::find(self.world(), tensor.entity)?;
         target.check::<T>(values.len())?;
         let (buffer, offset) = target.existing(self.world()).ok_or(EngineError::UnknownBuffer)?;
+        self.settle_buffer(&buffer, true);
         read_buffer(&target.name, &buffer, offset, bytemuck::cast_slice_mut(values))
     }
-}
-
-fn write_buffer(name: &Arc<str>, buffer: &DeviceBuffer, offset: u64, bytes: &[u8]) -> Result<(), EngineError> {
-    let fail = |source| EngineError::Backend { what: Arc::clone(name), source };
-    buffer.backend().write(buffer.memory(), offset, bytes).map_err(fail)
 }
 
 fn read_buffer(name: &Arc<str>, buffer: &DeviceBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), EngineError> {

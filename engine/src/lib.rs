@@ -18,13 +18,16 @@ pub mod graph_text;
 mod graphs;
 mod io;
 mod limits;
+mod lost;
 mod memory;
 mod observe;
 mod partial;
 mod registry;
 mod run;
 mod sets;
+mod runs;
 mod setup;
+mod shadow;
 mod spawn;
 mod views;
 mod walk;
@@ -50,6 +53,8 @@ pub use observe::{NodeData, NodeObserver, ObservedRun};
 pub use registry::{AUTO, BackendFactory, BackendSpec, DeviceInfo, HostAllocator, Registry, RegistryEntry, RegistryError};
 pub use run::Explanation;
 pub use sets::{SetPlace, TensorRequest, TensorSet};
+pub use lost::{DeviceLost, LostDevice, LostState};
+pub use runs::RunId;
 pub use setup::EngineBuilder;
 
 /// The README's program, so that it cannot rot.

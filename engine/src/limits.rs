@@ -1,17 +1,15 @@
 //! Running graphs up to a deadline, or until they are cancelled.
 
-use std::{borrow::BorrowMut, sync::Arc, time::Instant};
+use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
-use entensor_components::{BackendError, RunLimit};
-use entensor_systems::{
-    Arena, GraphPlan, GraphStatus, Pass, PassTimings, Plan, PlanCounters, PlanCursor, PlanError, PlanProgress,
-    PlanStatus, Planning, run_plan_from,
-};
+use entensor_components::RunLimit;
+use entensor_systems::{Arena, GraphPlan, GraphRuns, Plan};
 
 use crate::{
     engine::{Engine, GraphId, InputState},
     error::EngineError,
+    runs::RunId,
 };
 
 /// Whether a run is over.
@@ -25,21 +23,20 @@ pub enum RunProgress {
 
 /// A run that goes on with the next call.
 pub(crate) struct PausedRun {
+    number: u64,
     /// Kept, so that no other plan can take its address.
     plan: Arc<Plan>,
     arena_epoch: u64,
-    slot: u32,
-    at: PlanCursor,
 }
 
 impl<W: BorrowMut<World>> Engine<W> {
     /// Runs a graph until it is done or the limit is reached: a game gives it what is left of a frame. A paused run goes on with the next
-    /// call, and where it was cut changes no bit. Every call does something, however short its time.
+    /// call, and where it was cut changes no bit. Every call does something, however short its time. What was submitted to devices goes on
+    /// meanwhile.
     ///
     /// Until the run is done, its outputs cannot be read. While it is paused, other graphs may run, also of the same plan, but not
     /// in the same arena; and memory that the graph shares with others (a cache, state) is for the caller to leave alone.
-    /// Writing an input of a paused graph, or [`Engine::run`], starts over. The steps are walked right here, not by the
-    /// [`compute`](Pass::Compute) pass.
+    /// Writing an input of a paused graph, or [`Engine::run`], starts over.
     ///
     /// # Errors
     /// As [`Engine::run`]. [`EngineError::Cancelled`] when the limit's token was set, and once after something has
@@ -72,65 +69,68 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn run_until(&mut self, graph: GraphId, limit: &RunLimit<'_>) -> Result<RunProgress, EngineError> {
-        let paused = self.input_state(graph).and_then(|mut state| state.paused.take());
-        if !self.plan(graph)? {
-            self.world_mut().resource_mut::<PlanCounters>().unchanged += 1;
-        }
-        let PausedRun { slot, mut at, .. } = match paused {
-            Some(paused) if self.can_go_on(graph, &paused) => paused,
-            // What it has computed so far is gone.
-            Some(_) => return Err(EngineError::Cancelled { graph: self.graph_name(graph) }),
+        let run = match self.go_on(graph)? {
+            Some(number) => RunId { graph, number },
             None => {
-                self.hold_arena(graph)?;
-                self.check_inputs(graph)?;
-                self.begin(graph)?
+                let run = self.submit(graph, limit)?;
+                // The first piece is done; what there is no time for is for the next call.
+                if limit.is_over() && self.in_flight(graph) > 0 {
+                    self.pause(run);
+                    return Ok(RunProgress::Paused);
+                }
+                run
             }
         };
-        let world = self.world_mut();
-        world.insert_resource(Planning(graph.0));
-        *world.resource_mut::<PlanStatus>() = PlanStatus::Computing;
-        let Some(plan) = world.get::<GraphPlan>(graph.0) else { return Err(EngineError::UnknownGraph) };
-        let start = Instant::now();
-        let result = run_plan_from(&plan.plan, &plan.binding, slot, &mut at, limit);
-        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let (slots, splits) = (plan.plan.programs.len(), plan.plan.splits.len() as u64);
-        let (arena_epoch, plan) = (plan.arena_epoch, Arc::clone(&plan.plan));
-        *world.resource_mut::<PlanStatus>() = PlanStatus::Ready;
-        world.resource_mut::<PassTimings>().record(Pass::Compute, ns, splits);
-        match result {
-            Ok(PlanProgress::Paused) => {
-                if let Some(mut state) = self.input_state(graph) {
-                    state.paused = Some(PausedRun { plan, arena_epoch, slot, at });
-                }
-                Ok(RunProgress::Paused)
-            }
-            Ok(PlanProgress::Done) => {
-                if let Some(mut status) = self.world_mut().get_mut::<GraphStatus>(graph.0) {
-                    status.set_if_neq(GraphStatus::Planned);
-                }
-                if let Some(mut plan) = self.world_mut().get_mut::<GraphPlan>(graph.0) {
-                    plan.slot = (slot + 1) % u32::try_from(slots).unwrap_or(u32::MAX).max(1);
-                }
-                if let Some(mut state) = self.input_state(graph) {
-                    state.ran_slot = Some(slot);
-                    // The next run has another slot, where nothing was written for it yet.
-                    if slots > 1 {
-                        state.written.fill(false);
-                    }
-                }
-                Ok(RunProgress::Done)
-            }
-            Err(PlanError::Run { source: BackendError::Cancelled, .. }) => {
-                Err(EngineError::Cancelled { graph: self.graph_name(graph) })
-            }
-            Err(error) => {
-                let pass = Pass::Compute;
-                if let Some(mut status) = self.world_mut().get_mut::<GraphStatus>(graph.0) {
-                    *status = GraphStatus::Failed { pass, error: error.clone() };
-                }
-                Err(EngineError::Plan { graph: self.graph_name(graph), pass, error: Box::new(error) })
-            }
+        if self.finish(run, limit)? {
+            self.forget_pause(graph);
+            return Ok(RunProgress::Done);
         }
+        self.pause(run);
+        Ok(RunProgress::Paused)
+    }
+
+    /// The number of the paused run, if there is one and what it has computed is still there.
+    fn go_on(&mut self, graph: GraphId) -> Result<Option<u64>, EngineError> {
+        self.plan(graph)?;
+        let Some(paused) = self.world().get::<InputState>(graph.0).and_then(|state| state.paused.as_ref()) else {
+            return Ok(None);
+        };
+        let (number, can_go_on) = (paused.number, self.can_go_on(graph, paused));
+        if !can_go_on {
+            self.abandon(graph);
+            return Err(EngineError::Cancelled { graph: self.graph_name(graph) });
+        }
+        Ok(Some(number))
+    }
+
+    /// Whether what a paused run has computed is still there.
+    fn can_go_on(&self, graph: GraphId, paused: &PausedRun) -> bool {
+        let world = self.world();
+        let runs = world.get::<GraphRuns>(graph.0);
+        world.get::<GraphPlan>(graph.0).is_some_and(|plan| {
+            let arena = world.get::<Arena>(plan.arena);
+            runs.is_some_and(|runs| runs.last() == paused.number && !runs.is_failed(paused.number))
+                && Arc::ptr_eq(&plan.plan, &paused.plan)
+                && plan.arena_epoch == paused.arena_epoch
+                && arena.is_some_and(|arena| arena.holder == Some(graph.0) && arena.epoch == paused.arena_epoch)
+        })
+    }
+
+    fn pause(&mut self, run: RunId) {
+        let world = self.world_mut();
+        let Some(plan) = world.get::<GraphPlan>(run.graph.0) else { return };
+        let paused = PausedRun { number: run.number, plan: Arc::clone(&plan.plan), arena_epoch: plan.arena_epoch };
+        if let Some(mut state) = world.get_mut::<InputState>(run.graph.0) {
+            state.paused = Some(paused);
+        }
+    }
+
+    pub(crate) fn forget_pause(&mut self, graph: GraphId) -> Option<u64> {
+        let mut state = self.world_mut().get_mut::<InputState>(graph.0)?;
+        if state.paused.is_none() {
+            return None;
+        }
+        state.paused.take().map(|paused| paused.number)
     }
 
     /// Whether a run of this graph is paused, and goes on with the next [`Engine::run_until`].
@@ -141,30 +141,29 @@ impl<W: BorrowMut<World>> Engine<W> {
 
     /// Forgets a paused run: the next one starts over. Whether there was one.
     pub fn abandon(&mut self, graph: GraphId) -> bool {
-        self.input_state(graph).is_some_and(|mut state| state.paused.take().is_some())
-    }
-
-    fn input_state(&mut self, graph: GraphId) -> Option<Mut<'_, InputState>> {
-        self.world_mut().get_mut::<InputState>(graph.0)
-    }
-
-    /// Whether what a paused run has computed is still there.
-    fn can_go_on(&self, graph: GraphId, paused: &PausedRun) -> bool {
-        self.world().get::<GraphPlan>(graph.0).is_some_and(|plan| {
-            let arena = self.world().get::<Arena>(plan.arena);
-            Arc::ptr_eq(&plan.plan, &paused.plan)
-                && plan.arena_epoch == paused.arena_epoch
-                && arena.is_some_and(|arena| arena.holder == Some(graph.0) && arena.epoch == paused.arena_epoch)
-        })
-    }
-
-    /// Starts a run: until it is over its outputs are neither the old ones nor the new ones.
-    fn begin(&mut self, graph: GraphId) -> Result<PausedRun, EngineError> {
-        if let Some(mut state) = self.input_state(graph) {
-            state.ran_slot = None;
+        let Some(number) = self.forget_pause(graph) else { return false };
+        if let Some(runs) = self.world().get::<GraphRuns>(graph.0) {
+            runs.cancel(number);
         }
-        let plan = self.world().get::<GraphPlan>(graph.0).ok_or(EngineError::UnknownGraph)?;
-        let (slot, arena_epoch) = (plan.slot, plan.arena_epoch);
-        Ok(PausedRun { plan: Arc::clone(&plan.plan), arena_epoch, slot, at: PlanCursor::default() })
+        self.take_slot_back(RunId { graph, number });
+        true
+    }
+
+    /// The graph's last run came to nothing: its inputs are still there for the next one.
+    pub(crate) fn take_slot_back(&mut self, run: RunId) {
+        let world = self.world_mut();
+        let Some(runs) = world.get::<GraphRuns>(run.graph.0).filter(|runs| runs.last() == run.number) else { return };
+        let slot = runs.last_slot();
+        let Some(mut plan) = world.get_mut::<GraphPlan>(run.graph.0).filter(|plan| plan.plan.programs.len() > 1) else {
+            return;
+        };
+        // A plan that was made anew begins with its first slot, where nothing is written.
+        if (slot + 1) as usize % plan.plan.programs.len() != plan.slot as usize {
+            return;
+        }
+        plan.slot = slot;
+        if let Some(mut state) = world.get_mut::<InputState>(run.graph.0) {
+            state.written.fill(true);
+        }
     }
 }

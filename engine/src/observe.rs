@@ -103,7 +103,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         let run = observe(&mut walk, observer);
         // Whatever happened, nothing is under way when the caller goes on.
         let quiet = walk.synchronize();
-        let run = run.and_then(|run| quiet.map(|()| run)).map_err(|error| self.run_failed(graph, error))?;
+        let run = run.and_then(|run| quiet.map(|()| run)).map_err(|error| self.walk_failed(graph, error))?;
         if run.stopped_at.is_none() {
             self.end_walk(graph, &walk);
         }

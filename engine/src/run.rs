@@ -3,10 +3,10 @@
 use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
-use entensor_components::{Cause, DType, GraphName, GraphTensors, Shape};
+use entensor_components::{BackendError, Cause, DType, GraphName, GraphTensors, RunLimit, Shape};
 use entensor_systems::{
-    Arena, GraphPlan, Pass, Plan, PlanCache, PlanCounters, PlanError, PlanNode, PlanReason, PlanSchedule, PlanStatus,
-    Planning, publish, run_plan_schedule, verify,
+    Arena, GraphPlan, GraphRuns, Pass, Plan, PlanCache, PlanCounters, PlanError, PlanNode, PlanReason, PlanSchedule,
+    PlanStatus, Planning, publish, run_plan_schedule, verify,
 };
 
 use crate::{
@@ -67,12 +67,18 @@ impl<W: BorrowMut<World>> Engine<W> {
             Some(plan) if plan.seen.shared != now.shared => PlanReason::Shared,
             Some(_) => PlanReason::Salt,
         };
+        self.check_state(graph)?;
+        // Runs under way keep their memory until they are over; one that is paused may go on with the same plan.
+        self.settle_arena(graph);
+        let world = self.world_mut();
         let old = world.get::<GraphPlan>(graph.0).map(|g| (Arc::as_ptr(&g.plan), g.arena_epoch));
         *world.resource_mut::<PlanCounters>().reasons.entry(reason).or_default() += 1;
         world.insert_resource(Planning(graph.0));
         *world.resource_mut::<PlanStatus>() = PlanStatus::Planning;
         run_plan_schedule(world)?;
-        self.take_failure(graph)?;
+        if let Err(error) = self.take_failure(graph) {
+            return Err(self.planning_failed(graph, error));
+        }
         self.after_planning(graph, old)?;
         Ok(true)
     }
@@ -105,6 +111,7 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// ```
     pub fn reserve(&mut self, graph: GraphId) -> Result<(), EngineError> {
         self.plan(graph)?;
+        self.settle_arena(graph);
         let reserved = publish::reserve_for_smaller(self.world_mut(), graph.0);
         reserved.map_err(|error| self.publish_failed(graph, error))?;
         let rebound = self.world().get::<GraphPlan>(graph.0).is_some_and(|plan| {
@@ -137,12 +144,16 @@ impl<W: BorrowMut<World>> Engine<W> {
         {
             state.written.clear();
             state.written.resize(nodes, false);
-            state.ran_slot = None;
+        }
+        if old != Some(new)
+            && let Some(runs) = self.world().get::<GraphRuns>(graph.0)
+        {
+            runs.forget_results();
         }
         Ok(())
     }
 
-    fn take_failure(&mut self, graph: GraphId) -> Result<(), EngineError> {
+    pub(crate) fn take_failure(&mut self, graph: GraphId) -> Result<(), EngineError> {
         let status = &mut *self.world_mut().resource_mut::<PlanStatus>();
         if !matches!(status, PlanStatus::Failed { .. }) {
             return Ok(());
@@ -152,6 +163,26 @@ impl<W: BorrowMut<World>> Engine<W> {
                 Err(EngineError::Plan { graph: self.graph_name(graph), pass, error: Box::new(error) })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Goes on without a device that was lost while its memory was planned.
+    fn planning_failed(&mut self, graph: GraphId, error: EngineError) -> EngineError {
+        match error {
+            EngineError::Plan { graph: name, pass, error } => match error.reported() {
+                // A wish for what is gone stays an error.
+                Some(BackendError::DeviceLost { .. })
+                    if error.backend().is_some_and(|backend| self.is_given_up(backend)) =>
+                {
+                    EngineError::Plan { graph: name, pass, error }
+                }
+                Some(BackendError::DeviceLost { reason }) => {
+                    let reason: Arc<str> = reason.as_str().into();
+                    self.device_failed(graph, &error, reason)
+                }
+                _ => EngineError::Plan { graph: name, pass, error },
+            },
+            other => other,
         }
     }
 
@@ -169,10 +200,15 @@ impl<W: BorrowMut<World>> Engine<W> {
         if arena.holder == Some(graph.0) && !rebind {
             return Ok(());
         }
+        self.settle_arena(graph);
+        self.abandon_in_arena(graph);
+        let world = self.world_mut();
         let bound = if rebind { publish::rebind(world, graph.0) } else { Ok(()) };
         if let Some(mut state) = world.get_mut::<InputState>(graph.0) {
             state.written.fill(false);
-            state.ran_slot = None;
+        }
+        if let Some(runs) = world.get::<GraphRuns>(graph.0) {
+            runs.forget_results();
         }
         bound.map_err(|error| self.publish_failed(graph, error))?;
         let world = self.world_mut();
@@ -185,34 +221,38 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// Runs a graph: plans it if it changed, then computes what it wants. Blocks until done. In a steady loop nothing is
     /// planned and nothing is allocated.
     ///
+    /// When a device is lost meanwhile and another backend can do its work, the graph is planned without it and run again, if that
+    /// cannot be seen: its inputs are still there, and it has changed no memory that outlives it.
+    ///
     /// # Errors
-    /// Planning errors, an input that was not written, or what a backend reports.
+    /// Planning errors, an input that was not written, or what a backend reports; [`EngineError::DeviceLost`].
     pub fn run(&mut self, graph: GraphId) -> Result<(), EngineError> {
+        let count = |engine: &Self| engine.world().get::<GraphRuns>(graph.0).map_or(0, GraphRuns::last);
+        self.abandon(graph);
+        // Each round loses a device, so there are no more rounds than devices.
+        loop {
+            let before = count(self);
+            let lost = match self.run_once(graph) {
+                Err(error @ EngineError::DeviceLost { recovered: true, .. }) => error,
+                other => return other.map(drop),
+            };
+            // Without a run there were no inputs yet.
+            let inputs = if count(self) > before { self.take_rerun(graph) } else { None };
+            self.write_again(graph, &inputs.ok_or(lost)?)?;
+        }
+    }
+
+    fn run_once(&mut self, graph: GraphId) -> Result<bool, EngineError> {
+        let run = self.submit(graph, &RunLimit::NONE)?;
+        self.finish(run, &RunLimit::NONE)
+    }
+
+    pub(crate) fn check_runnable(&mut self, graph: GraphId) -> Result<(), EngineError> {
         if !self.plan(graph)? {
             self.world_mut().resource_mut::<PlanCounters>().unchanged += 1;
         }
         self.hold_arena(graph)?;
-        self.check_inputs(graph)?;
-        let world = self.world_mut();
-        publish::show_plan(world, graph.0);
-        let (slot, slots) =
-            world.get::<GraphPlan>(graph.0).map_or((0, 1), |plan| (plan.slot, plan.plan.programs.len()));
-        let plan = world.get::<GraphPlan>(graph.0).map(|plan| Arc::clone(&plan.plan));
-        if let (Some(mut state), Some(plan)) = (world.get_mut::<InputState>(graph.0), plan) {
-            state.start(&plan);
-        }
-        world.insert_resource(Planning(graph.0));
-        *world.resource_mut::<PlanStatus>() = PlanStatus::Computing;
-        run_plan_schedule(world)?;
-        self.take_failure(graph)?;
-        if let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0) {
-            state.ran_slot = Some(slot);
-            // The next run has another slot, where nothing was written for it yet.
-            if slots > 1 {
-                state.written.fill(false);
-            }
-        }
-        Ok(())
+        self.check_inputs(graph)
     }
 
     pub(crate) fn check_inputs(&self, graph: GraphId) -> Result<(), EngineError> {

@@ -9,7 +9,7 @@ use bevy_ecs::prelude::*;
 use entensor_components::{
     Backend, BackendError, DeviceBuffer, MemoryHandle, NodeDesc, SplitView, TensorDesc, TensorRef, Usage,
 };
-use entensor_systems::{GraphPlan, Plan, PlanError, Step};
+use entensor_systems::{GraphPlan, GraphRuns, Plan, PlanError, Step};
 
 use crate::{
     engine::{Engine, GraphId, InputState},
@@ -211,13 +211,18 @@ pub(crate) fn without_holes(desc: &TensorDesc, span: Vec<u8>) -> Vec<u8> {
 impl<W: BorrowMut<World>> Engine<W> {
     /// Plans a graph, binds its memory and checks its inputs, for a walk. What it computed before is gone from then on.
     pub(crate) fn begin_walk(&mut self, graph: GraphId) -> Result<Walk, EngineError> {
-        self.plan(graph)?;
-        self.hold_arena(graph)?;
-        self.check_inputs(graph)?;
-        if let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0) {
-            state.ran_slot = None;
+        self.abandon(graph);
+        self.check_runnable(graph)?;
+        self.settle_shared(graph);
+        let walk = Walk::new(self.world(), graph)?;
+        if let Some(runs) = self.world().get::<GraphRuns>(graph.0) {
+            runs.wait_all();
+            runs.forget_results();
         }
-        Walk::new(self.world(), graph)
+        if let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0) {
+            state.start(&walk.plan);
+        }
+        Ok(walk)
     }
 
     /// Notes that a walk came to its end: its outputs can be read, and the next run has the next slot.
@@ -226,16 +231,18 @@ impl<W: BorrowMut<World>> Engine<W> {
         if let Some(mut planned) = self.world_mut().get_mut::<GraphPlan>(graph.0) {
             planned.slot = (walk.slot + 1) % slots;
         }
-        if let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0) {
-            state.ran_slot = Some(walk.slot);
-            if slots > 1 {
-                state.written.fill(false);
-            }
+        if let Some(runs) = self.world().get::<GraphRuns>(graph.0) {
+            runs.note(walk.slot);
+        }
+        if slots > 1
+            && let Some(mut state) = self.world_mut().get_mut::<InputState>(graph.0)
+        {
+            state.written.fill(false);
         }
     }
 
     /// A plan error with the graph's name.
-    pub(crate) fn run_failed(&self, graph: GraphId, error: PlanError) -> EngineError {
+    pub(crate) fn walk_failed(&self, graph: GraphId, error: PlanError) -> EngineError {
         let pass = entensor_systems::Pass::Compute;
         EngineError::Plan { graph: self.graph_name(graph), pass, error: Box::new(error) }
     }

@@ -398,6 +398,15 @@ impl PlanError {
         )
     }
 
+    /// What a backend reported, if one did.
+    #[must_use]
+    pub fn reported(&self) -> Option<&BackendError> {
+        match self {
+            Self::Allocation { source, .. } | Self::Prepare { source, .. } | Self::Run { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
     /// The node or tensor the error is about, if it is about one.
     #[must_use]
     pub fn node(&self) -> Option<&str> {

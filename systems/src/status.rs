@@ -120,6 +120,13 @@ pub enum GraphStatus {
         /// Why.
         error: PlanError,
     },
+    /// A device that its plan used is lost. It is planned again without it before its next run.
+    DeviceLost {
+        /// The backend.
+        backend: Arc<str>,
+        /// What the driver said.
+        reason: Arc<str>,
+    },
 }
 
 /// One pass's figures.

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use bevy_ecs::{prelude::*, schedule::ScheduleConfigs, system::ScheduleSystem};
-use entensor_components::Cause;
+use entensor_components::{Cause, QueueKind};
 
 use crate::{
     allocate::Allocated,
@@ -283,6 +283,15 @@ fn record_publish(
     texts.texts.push((Pass::Publish, steps_text(&graph.plan)));
 }
 
+/// A backend's queue: its name alone where it has one only.
+fn queue_name(plan: &Plan, backend: u32, queue: QueueKind) -> String {
+    let backend = &plan.backends[backend as usize];
+    match queue {
+        QueueKind::Copy if backend.handle.has_copy_queue() => format!("{}.{}", backend.name, queue.name()),
+        _ => backend.name.to_string(),
+    }
+}
+
 fn steps_text(plan: &Plan) -> String {
     let mut text = String::new();
     let name = |b: u32| &plan.backends[b as usize].name;
@@ -300,9 +309,13 @@ fn steps_text(plan: &Plan) -> String {
                 Step::Launch { split } => {
                     writeln!(text, "{index} launch {split} on {}", name(plan.splits[*split as usize].backend))
                 }
-                Step::Record { backend, event } => writeln!(text, "{index} record {event} on {}", name(*backend)),
-                Step::Wait { backend, event, of } => {
-                    writeln!(text, "{index} wait on {} for {event} of {}", name(*backend), name(*of))
+                Step::Record { backend, event, queue } => {
+                    writeln!(text, "{index} record {event} on {}", queue_name(plan, *backend, *queue))
+                }
+                Step::Wait { backend, event, of, queue, previous } => {
+                    let queue = queue_name(plan, *backend, *queue);
+                    let run = if *previous { ", run before" } else { "" };
+                    writeln!(text, "{index} wait on {queue} for {event} of {}{run}", name(*of))
                 }
             };
         }

@@ -20,9 +20,8 @@ mod sync {
     pub(crate) const LOOKOUT_SPINS: u32 = 1;
 
     #[derive(Default)]
-    pub(crate) struct Patience;
+    pub(crate) struct Patience(());
 
-    #[expect(clippy::unused_self, reason = "as the one that counts")]
     impl Patience {
         pub(crate) fn wait(&mut self) {
             loom::thread::yield_now();

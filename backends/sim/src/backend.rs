@@ -393,8 +393,7 @@ impl Backend for SimBackend {
         }
         let mut accesses = touched(from, from_offset_bytes, len_bytes, false);
         accesses.extend(touched(to, to_offset_bytes, len_bytes, true));
-        let task =
-            Task::Copy { to: to.clone(), to_offset_bytes, from: from.clone(), from_offset_bytes, len_bytes };
+        let task = Task::Copy { to: to.clone(), to_offset_bytes, from: from.clone(), from_offset_bytes, len_bytes };
         self.device.enqueue(&mut state, task, "copy", accesses)
     }
 

@@ -156,8 +156,7 @@ impl Checker {
         let mut found: Vec<(Seen, Range<u64>, RaceKind)> = Vec::new();
         self.memories.entry(memory).or_default().visit(bytes, |range, segment| {
             if let Some(writer) = segment.writer.filter(|writer| !knows(writer)) {
-                let kind =
-                    if write { RaceKind::OverwriteOfUnfinishedWrite } else { RaceKind::ReadOfUnfinishedWrite };
+                let kind = if write { RaceKind::OverwriteOfUnfinishedWrite } else { RaceKind::ReadOfUnfinishedWrite };
                 found.push((writer, range.clone(), kind));
             }
             if write {

@@ -3,7 +3,8 @@
 use std::{ops::Range, sync::Arc};
 
 use entensor_components::{
-    BackendError, MemoryHandle, PreparedSplit, SplitDesc, SplitView, TensorDesc, TensorRef, Ticket,
+    BackendError, Cursor, MemoryHandle, PreparedSplit, Progress, RunLimit, SplitDesc, SplitView, TensorDesc, TensorRef,
+    Ticket,
 };
 
 use crate::{
@@ -13,6 +14,7 @@ use crate::{
     job::Task,
     memory::{inner_handle, memory_id},
     timeline::Access,
+    world::State,
 };
 
 /// Bytes of one of a split's memories.
@@ -144,6 +146,28 @@ impl SimSplit {
     }
 }
 
+impl SimSplit {
+    /// Puts some nodes into the compute queue, or runs them at once on a synchronous device.
+    fn piece(
+        &self,
+        state: &mut State,
+        nodes: Range<usize>,
+        label: Arc<str>,
+        memory: &Arc<Vec<MemoryHandle>>,
+        after: Option<u64>,
+    ) -> Result<Option<u64>, BackendError> {
+        let split = Arc::clone(&self.nodes);
+        let accesses = split.accesses(nodes.clone(), memory);
+        let costs = split.nodes[nodes.clone()].iter().map(|node| node.cost_ns);
+        let cost_ns = costs.fold(0, u64::saturating_add);
+        let task = Task::Nodes { split, first: nodes.start, end: nodes.end, memory: Arc::clone(memory) };
+        if self.device.config.capabilities.asynchronous {
+            return Ok(Some(state.submit(self.device.compute, task, label, accesses, cost_ns, after)));
+        }
+        state.run_on_host(self.device.index, &task, label, accesses, cost_ns).map(|()| None)
+    }
+}
+
 impl PreparedSplit for SimSplit {
     fn submit(&self, memory: &[MemoryHandle]) -> Result<Ticket, BackendError> {
         let mut state = self.device.call(Call::Submit)?;
@@ -151,18 +175,38 @@ impl PreparedSplit for SimSplit {
         let memory = Arc::new(memory.to_vec());
         let (mut first, mut last) = (0, None);
         for (&end, label) in self.ends.iter().zip(&self.labels) {
-            let split = Arc::clone(&self.nodes);
-            let accesses = split.accesses(first..end, &memory);
-            let cost_ns = split.nodes[first..end].iter().fold(0, |sum: u64, node| sum.saturating_add(node.cost_ns));
-            let task = Task::Nodes { split, first, end, memory: Arc::clone(&memory) };
-            if self.device.config.capabilities.asynchronous {
-                let queue = self.device.compute;
-                last = Some(state.submit(queue, task, Arc::clone(label), accesses, cost_ns, last));
-            } else {
-                state.run_on_host(self.device.index, &task, Arc::clone(label), accesses, cost_ns)?;
-            }
+            last = self.piece(&mut state, first..end, Arc::clone(label), &memory, last)?;
             first = end;
         }
         Ok(last.map_or(Ticket::Done, Ticket::Pending))
+    }
+
+    /// Its grid is its nodes: one row each.
+    fn run_from(&self, memory: &[MemoryHandle], from: Cursor, limit: &RunLimit<'_>) -> Result<Progress, BackendError> {
+        let count = self.nodes.nodes.len();
+        let first = usize::try_from(from.step).unwrap_or(usize::MAX);
+        if from.row != 0 || first > count || (first == count && count > 0) {
+            return Err(BackendError::BadCursor { step: from.step, row: from.row });
+        }
+        if limit.is_none() && from.is_start() {
+            return self.submit(memory).map(Progress::Done);
+        }
+        let mut state = self.device.call(Call::Submit)?;
+        self.check(memory)?;
+        let memory = Arc::new(memory.to_vec());
+        for node in first..count {
+            if limit.is_cancelled() {
+                return Err(BackendError::Cancelled);
+            }
+            let label = self.nodes.label(node..node + 1);
+            if let Some(ticket) = self.piece(&mut state, node..node + 1, label, &memory, None)? {
+                state.host_wait(ticket)?;
+            }
+            if node + 1 < count && limit.is_over() {
+                let step = u32::try_from(node + 1).unwrap_or(u32::MAX);
+                return Ok(Progress::Paused(Cursor { step, row: 0 }));
+            }
+        }
+        Ok(Progress::Done(Ticket::Done))
     }
 }

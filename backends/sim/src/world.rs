@@ -33,6 +33,8 @@ pub(crate) struct Queue {
     last: Option<u64>,
     /// Queues of higher rank run earlier, mostly.
     rank: u64,
+    /// Work that has run, and of which the host does not know it yet.
+    unseen: VecDeque<(u64, Vec<Access>)>,
 }
 
 pub(crate) struct DeviceState {
@@ -46,6 +48,8 @@ pub(crate) struct DeviceState {
 struct Host {
     thread: ThreadId,
     now_ns: u64,
+    /// Whether it has only polled in vain since it last did anything else.
+    is_polling: bool,
 }
 
 pub(crate) struct State {
@@ -157,7 +161,8 @@ impl SimWorld {
 impl State {
     fn add_queue(&mut self, device: u32, kind: QueueKind) -> usize {
         let rank = self.random.next();
-        let queue = Queue { device, kind, jobs: VecDeque::new(), waits: Vec::new(), free_ns: 0, last: None, rank };
+        let (jobs, unseen) = (VecDeque::new(), VecDeque::new());
+        let queue = Queue { device, kind, jobs, waits: Vec::new(), free_ns: 0, last: None, rank, unseen };
         self.queues.push(queue);
         self.queues.len() - 1
     }
@@ -167,7 +172,7 @@ impl State {
         let thread = thread::current().id();
         let found = self.hosts.iter().position(|host| host.thread == thread);
         let index = found.unwrap_or_else(|| {
-            self.hosts.push(Host { thread, now_ns: 0 });
+            self.hosts.push(Host { thread, now_ns: 0, is_polling: false });
             self.hosts.len() - 1
         });
         u32::try_from(index).unwrap_or(u32::MAX)
@@ -288,6 +293,7 @@ impl State {
             })
         });
         let submitted_ns = self.hosts[host as usize].now_ns;
+        self.hosts[host as usize].is_polling = false;
         self.queues[queue].last = Some(ticket);
         let job = Job { ticket, task, accesses, waits, after, submitted_ns, cost_ns, entry };
         self.queues[queue].jobs.push_back(job);
@@ -320,6 +326,7 @@ impl State {
                 outcome: Outcome::Ran,
             })
         });
+        self.hosts[host as usize].is_polling = false;
         let inner = Arc::clone(&self.devices[device as usize].inner);
         let result = self.call(device, Call::Run).and_then(|()| task.run(&inner));
         self.hosts[host as usize].now_ns = end_ns;
@@ -371,6 +378,7 @@ impl State {
                 _ => {}
             }
         }
+        self.queues[queue].unseen.push_back((job.ticket, job.accesses.clone()));
         let state = self.state_of(job.ticket);
         let cancelled = state.is_some_and(|state| state.cancelled).then_some(BackendError::Cancelled);
         if let Some(error) = cancelled.or(failed) {
@@ -408,10 +416,17 @@ impl State {
         let host = self.host();
         self.log(|| TimelineEntry::HostWait { host, ticket });
         let Some(state) = self.state_of(ticket) else { return Ok(()) };
+        let device = state.device;
         let (end_ns, result) = (state.end_ns, state.result.clone().unwrap_or(Ok(())));
         let cancelled = state.cancelled;
         let now_ns = &mut self.hosts[host as usize].now_ns;
         *now_ns = (*now_ns).max(end_ns);
+        for queue in self.queues.iter_mut().filter(|queue| queue.device == device) {
+            // Of its own queue all before it is over too.
+            if let Some(at) = queue.unseen.iter().position(|(seen, _)| *seen == ticket) {
+                queue.unseen.drain(..=at);
+            }
+        }
         if cancelled && result.is_ok() { Err(BackendError::Cancelled) } else { result }
     }
 
@@ -427,17 +442,31 @@ impl State {
         self.host_wait(ticket).map(|()| true)
     }
 
-    /// Looks at a ticket, and lets a few more things happen if it is not over.
+    /// Looks at a ticket, and lets a few more things happen if it is not over. That takes no time; but for a thread that does nothing
+    /// else than poll, time passes.
     pub(crate) fn poll(&mut self, ticket: u64) -> Result<bool, BackendError> {
         if self.state_of(ticket).is_some_and(|state| state.cancelled) {
             return Err(BackendError::Cancelled);
         }
-        for _ in 0..=self.random.below(2) {
+        for _ in 0..self.random.below(3) {
             if self.is_queued(ticket) {
                 self.run_one();
             }
         }
-        if self.is_queued(ticket) { Ok(false) } else { self.host_wait(ticket).map(|()| true) }
+        let host = self.host() as usize;
+        let end_ns = self.state_of(ticket).filter(|state| state.result.is_some()).map(|state| state.end_ns);
+        let now_ns = self.hosts[host].now_ns;
+        if let Some(end_ns) = end_ns
+            && self.hosts[host].is_polling
+        {
+            self.hosts[host].now_ns = now_ns.max(now_ns.midpoint(end_ns) + 1).min(end_ns.max(now_ns));
+        }
+        if end_ns.is_some_and(|end_ns| end_ns <= self.hosts[host].now_ns) {
+            self.hosts[host].is_polling = false;
+            return self.host_wait(ticket).map(|()| true);
+        }
+        self.hosts[host].is_polling = true;
+        Ok(false)
     }
 
     /// Takes work back that has not run, with the pieces before it.
@@ -469,8 +498,14 @@ impl State {
                 && other.bytes.start < access.bytes.end
                 && access.bytes.start < other.bytes.end
         };
-        let jobs = self.queues.iter().flat_map(|queue| &queue.jobs);
-        let tickets: Vec<u64> = jobs.filter(|job| job.accesses.iter().any(meets)).map(|job| job.ticket).collect();
+        // The last one of each queue: it is over after all before it.
+        let last = |queue: &Queue| {
+            let waiting = queue.jobs.iter().map(|job| (job.ticket, &job.accesses));
+            let ran = queue.unseen.iter().map(|(ticket, accesses)| (*ticket, accesses));
+            let found = waiting.rev().chain(ran.rev()).find(|(_, accesses)| accesses.iter().any(meets));
+            found.map(|(ticket, _)| ticket)
+        };
+        let tickets: Vec<u64> = self.queues.iter().filter_map(last).collect();
         for ticket in tickets {
             let _ = self.host_wait(ticket);
         }

@@ -3,7 +3,7 @@
 use std::{borrow::BorrowMut, path::Path, sync::Arc};
 
 use bevy_ecs::prelude::World;
-use entensor::Engine;
+use entensor::{BackendIndex, Engine};
 
 use crate::{
     ModelError,
@@ -48,6 +48,21 @@ impl LanguageModel {
     pub fn load<W: BorrowMut<World>>(
         engine: &mut Engine<W>,
         path: impl AsRef<Path>,
+        progress: impl FnMut(LoadStage),
+    ) -> Result<Self, ModelError> {
+        let host = engine.host();
+        Self::load_on(engine, path, host, progress)
+    }
+
+    /// The same with the weights in another backend's memory: copied there, and copied back from the mapped file should
+    /// the device be lost. On the host they are bound in place.
+    ///
+    /// # Errors
+    /// As [`Self::load`]; memory of the device that does not suffice.
+    pub fn load_on<W: BorrowMut<World>>(
+        engine: &mut Engine<W>,
+        path: impl AsRef<Path>,
+        place: BackendIndex,
         mut progress: impl FnMut(LoadStage),
     ) -> Result<Self, ModelError> {
         let file = GgufFile::open(path)?;
@@ -59,7 +74,11 @@ impl LanguageModel {
             return Err(ModelError::Vocabulary { tokens, rows });
         }
         progress(LoadStage::Tokenizer);
-        let buffer = engine.import_buffer("model", file.mapping())?;
+        let buffer = if place == engine.host() {
+            engine.import_buffer("model", file.mapping())?
+        } else {
+            engine.upload_buffer("model", place, file.mapping())?
+        };
         let network = Llama::bind(engine, config, file.header(), buffer)?;
         progress(LoadStage::Weights);
         Ok(Self { file, tokenizer, network })

@@ -6,7 +6,9 @@
 use std::borrow::BorrowMut;
 
 use bevy_ecs::prelude::World;
-use entensor::{ArenaId, BufferId, CancelToken, DType, Engine, GraphBuilder, GraphId, RunLimit, Usage};
+use entensor::{
+    ArenaId, BackendIndex, BufferId, CancelToken, DType, Engine, EngineError, GraphBuilder, GraphId, RunLimit, Usage,
+};
 use half::f16;
 
 use crate::{
@@ -31,11 +33,16 @@ pub struct SessionConfig {
     pub context: u32,
     /// Most tokens that run at once, from 1 to [`MICRO_BATCH_TOKENS`].
     pub micro_batch: u32,
+    /// The backend whose memory the key-value cache lies in; `None` for the host.
+    pub cache: Option<BackendIndex>,
+    /// Whether the host keeps a copy of the cache: the conversation goes on should the device be lost. It takes as much memory again,
+    /// and a read of each token's rows.
+    pub shadow: bool,
 }
 
 impl Default for SessionConfig {
     fn default() -> Self {
-        Self { context: 2048, micro_batch: MICRO_BATCH_TOKENS }
+        Self { context: 2048, micro_batch: MICRO_BATCH_TOKENS, cache: None, shadow: false }
     }
 }
 
@@ -70,6 +77,8 @@ pub struct Session {
     config: SessionConfig,
     cache: CacheTensors,
     cache_buffer: BufferId,
+    /// Bytes from one of the cache's tensors to the next.
+    cache_stride_bytes: u64,
     arena: ArenaId,
     steps: Vec<Step>,
     clock: u64,
@@ -100,8 +109,11 @@ impl Session {
         // One buffer holds both tensors of all layers; each starts on a cache line.
         let tensor_bytes = (width * rows * DType::F16.block_bytes()).next_multiple_of(64);
         let count = u64::from(network.layers) * 2;
-        let host = engine.host();
-        let cache_buffer = engine.create_buffer("kv_cache", host, Usage::Any, tensor_bytes * count)?;
+        let place = config.cache.unwrap_or(engine.host());
+        let cache_buffer = engine.create_buffer("kv_cache", place, Usage::Any, tensor_bytes * count)?;
+        if config.shadow {
+            engine.keep_shadow(cache_buffer)?;
+        }
         let mut cache = CacheTensors { keys: Vec::new(), values: Vec::new() };
         for layer in 0..u64::from(network.layers) {
             let dims = [width, rows];
@@ -115,6 +127,7 @@ impl Session {
             config,
             cache,
             cache_buffer,
+            cache_stride_bytes: tensor_bytes,
             arena,
             steps: Vec::new(),
             clock: 0,
@@ -163,7 +176,9 @@ impl Session {
     ///
     /// # Errors
     /// No tokens, more than fit into the context, an id outside the vocabulary; or what the engine reports. After an error
-    /// the conversation is as it was before the micro-batch that failed, or that was cancelled.
+    /// the conversation is as it was before the micro-batch that failed, or that was cancelled. When a device is lost and another backend can do its work, the
+    /// micro-batch is run again there; if the cache was on the device and had no shadow, that is
+    /// [`entensor::EngineError::StateLost`].
     pub fn feed<W: BorrowMut<World>>(
         &mut self,
         engine: &mut Engine<W>,
@@ -200,16 +215,11 @@ impl Session {
                 Logits::Last => 1,
             };
             let shape = StepShape { tokens: count, cache_rows: self.bucket(self.position + count), outputs };
-            let step = self.step_of(engine, model, shape)?;
-            self.run(engine, step, piece)?;
-            let first = self.position + count - outputs;
             let read = matches!(wanted, Logits::All) || i + 1 == pieces;
+            self.run_piece(engine, model, shape, piece, read)?;
             if read {
-                let (graph, logits) = (self.steps[step].graph, self.steps[step].tensors.logits);
                 let vocabulary = usize::try_from(model.network().config().vocabulary).unwrap_or(0);
-                self.logits.resize(vocabulary * outputs as usize, 0.0);
-                engine.read(graph, logits, &mut self.logits)?;
-                for (position, row) in (first..).zip(self.logits.chunks(vocabulary.max(1))) {
+                for (position, row) in (self.position + count - outputs..).zip(self.logits.chunks(vocabulary.max(1))) {
                     if row.iter().any(|logit| !logit.is_finite()) {
                         return Err(ModelError::NotFinite { position });
                     }
@@ -221,6 +231,59 @@ impl Session {
                 self.logits.truncate(vocabulary);
             }
             self.position += count;
+        }
+        Ok(())
+    }
+
+    /// Runs one micro-batch and reads its logits; again, without the device, if one is lost meanwhile. Rows of the cache are written by
+    /// index, so doing them twice changes nothing.
+    fn run_piece<W: BorrowMut<World>>(
+        &mut self,
+        engine: &mut Engine<W>,
+        model: &LanguageModel,
+        shape: StepShape,
+        tokens: &[u32],
+        read: bool,
+    ) -> Result<(), ModelError> {
+        // Each round is with a device less.
+        for _ in 0..engine.backends().len() {
+            let lost = match self.try_piece(engine, model, shape, tokens, read) {
+                Err(ModelError::Engine(error)) if error.is_device_lost() => error,
+                other => return other,
+            };
+            if let EngineError::DeviceLost { recovered: false, .. } = lost {
+                return Err(lost.into());
+            }
+            engine.check_devices()?;
+        }
+        self.try_piece(engine, model, shape, tokens, read)
+    }
+
+    fn try_piece<W: BorrowMut<World>>(
+        &mut self,
+        engine: &mut Engine<W>,
+        model: &LanguageModel,
+        shape: StepShape,
+        tokens: &[u32],
+        read: bool,
+    ) -> Result<(), ModelError> {
+        let step = self.step_of(engine, model, shape)?;
+        self.run(engine, step, tokens)?;
+        if read {
+            let (graph, logits) = (self.steps[step].graph, self.steps[step].tensors.logits);
+            let vocabulary = usize::try_from(model.network().config().vocabulary).unwrap_or(0);
+            self.logits.resize(vocabulary * shape.outputs as usize, 0.0);
+            engine.read(graph, logits, &mut self.logits)?;
+        }
+        if self.config.shadow { self.update_shadow(engine, shape.tokens) } else { Ok(()) }
+    }
+
+    /// Copies the rows of the tokens that have just run into the cache's shadow.
+    fn update_shadow<W: BorrowMut<World>>(&self, engine: &Engine<W>, tokens: u32) -> Result<(), ModelError> {
+        for (index, tensor) in (0..).zip(self.cache.keys.iter().zip(&self.cache.values).flat_map(|(k, v)| [k, v])) {
+            let row_bytes = tensor.desc.strides.0[1];
+            let start = index * self.cache_stride_bytes + u64::from(self.position) * row_bytes;
+            engine.update_shadow(self.cache_buffer, start..start + u64::from(tokens) * row_bytes)?;
         }
         Ok(())
     }

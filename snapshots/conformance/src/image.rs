@@ -164,7 +164,8 @@ impl Image {
         let key = backend.create_buffer(self.bytes.len() as u64, Usage::Compute)?;
         let memory = backend.memory(key)?;
         backend.write(&memory, 0, &self.bytes)?;
-        let result = prepared.submit(std::slice::from_ref(&memory)).and_then(|_| backend.synchronize());
+        let submitted = prepared.submit(std::slice::from_ref(&memory));
+        let result = submitted.and_then(|ticket| backend.wait_for(ticket, None)).and_then(|_| backend.synchronize());
         let mut bytes = vec![0; self.bytes.len()];
         backend.read(&memory, 0, &mut bytes)?;
         backend.destroy_buffer(key)?;

@@ -17,13 +17,13 @@ mod tools;
 
 mod reserve;
 
-/// The planner's reports: capacity, placement, memory and re-planning.
-const REPORTS: std::ops::RangeInclusive<u32> = 1..=36;
+/// The reports of planning and running: capacity, placement, memory, re-planning, asynchronous work, cancelling and lost devices.
+const REPORTS: std::ops::RangeInclusive<u32> = 1..=45;
 
 #[test]
 fn every_report_of_the_planner_has_a_test() {
     let mut sources = String::new();
-    for folder in ["tests/reports", "tests"] {
+    for folder in ["tests/reports", "tests/asynchronous", "tests"] {
         for entry in std::fs::read_dir(common::folder(folder)).expect("the tests are there") {
             let path = entry.expect("readable").path();
             if path.extension().is_some_and(|extension| extension == "rs") {

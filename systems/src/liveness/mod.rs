@@ -1,8 +1,9 @@
 //! **liveness**: when each planned tensor is alive, and which results take over an operand's memory.
 //!
 //! Reads: splits, copies, node columns, backends. Writes: `Live`.
-//! Invariants: steps are the submission order: the copies of a split, then its nodes. Inputs live throughout, or to their last use if runs consume them;
-//! outputs (and the roots they view) live from their first write to the end; everything else from its first to its last use. A result is
+//! Invariants: steps are the submission order: the copies of a split, then its nodes. Inputs live throughout, or to their last use if
+//! runs consume them; outputs (and the roots they view) live from their first write to the end; everything else from its first to its
+//! last use. With several slots outputs live throughout, and so do copies where runs may be under way together. A result is
 //! computed in place only over an operand of the same description that nobody reads afterwards (`take_over.rs`).
 //! Cost: linear in nodes × operands, three sweeps over dense columns, no hashing; copies are found through a list per source.
 //! Nothing is allocated when a graph of no more nodes is planned again. Source: DESIGN "liveness / allocate"; ggml-alloc
@@ -180,6 +181,7 @@ impl LivenessInputs<'_> {
             flags: &self.flags.0,
             memory: &self.memory,
             padded: &self.padded,
+            under_way: self.backends.0.iter().any(|backend| backend.capabilities().asynchronous),
             splits: &self.splits.runs,
             split_inputs: &self.splits.inputs,
             copies: &self.copies.0,
@@ -202,6 +204,8 @@ struct Columns<'a> {
     flags: &'a [TensorFlags],
     memory: &'a NodeMemory,
     padded: &'a PaddedBytes,
+    /// Whether some backend is asynchronous.
+    under_way: bool,
     splits: &'a [Split],
     split_inputs: &'a [u32],
     copies: &'a [CopyRecord],
@@ -272,6 +276,7 @@ impl Columns<'_> {
                 let backend = copy.backend as usize;
                 let size_bytes = self.padded.of(self.layouts.of(copy.source as usize), backend);
                 let (first, last) = if first == NONE { (0, 0) } else { (first, last) };
+                let (first, last) = if self.under_way { Self::in_slots(live, (first, last)) } else { (first, last) };
                 let block = Block { arena: arena_of[backend], size_bytes, first, last };
                 push_items(copy_items, &mut live.blocks, Holds::Copy(index_u32(c)), live.slots, block);
             }
@@ -283,6 +288,12 @@ impl Columns<'_> {
             self.make_root_items::<false>(uses, arena_of, copy_items, live);
         }
         live.items.extend_from_slice(copy_items);
+    }
+
+    /// What exists once per slot is alive throughout: while one slot's run is anywhere in its steps, another's has outputs that nobody
+    /// has read yet, and copies that were made already, if runs are ever under way together.
+    fn in_slots(live: &Live, (first, last): (u32, u32)) -> (u32, u32) {
+        if live.slots > 1 { (0, live.steps.saturating_sub(1)) } else { (first, last) }
     }
 
     fn make_root_items<const PLAIN: bool>(
@@ -311,6 +322,7 @@ impl Columns<'_> {
             // A slot's inputs are written while older runs go on, so nobody else may use their memory.
             let kept = output || (input && !(consumed && live.slots == 1));
             let (first, last) = (if input { 0 } else { first }, if kept { end } else { last });
+            let (first, last) = if !PLAIN && output { Self::in_slots(live, (first, last)) } else { (first, last) };
             let at = live.items.len();
             live.node_items[node] = index_u32(at);
             let backend = node_backends[node];

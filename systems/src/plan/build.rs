@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use bevy_ecs::prelude::*;
+use entensor_components::PreparedSplit;
 
-use super::{Allocation, Held, Plan, PlanBackend, PlanBuffer, PlanCopy, PlanExisting, PlanSplit, Program, Step};
+use super::{Allocation, Held, Plan, PlanBackend, PlanBuffer, PlanCopy, PlanExisting, PlanSplit, Program, Step, edges};
 use crate::{
     allocate::Allocated,
-    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, PlanSalt, Refusals, SupportMasks, index_u32},
+    columns::{Backends, NodeFlags, NodeMemory, NodePlacements, Nodes, PlanSalt, Refusals, SupportMasks},
     error::PlanError,
     fallback::PlannedCopies,
     liveness::{Holds, Live},
@@ -51,17 +52,14 @@ pub(crate) fn build_plan(world: &mut World) -> Result<Plan, PlanError> {
         copy_of: Vec::new(),
         salt: world.resource::<PlanSalt>().0,
         asked_copies: world.resource::<PlannedCopies>().0,
-        staging: Mutex::default(),
-        events: Mutex::default(),
+        spare: Mutex::default(),
         backends,
         buffers,
     };
     plan.copy_of = plan.copies.iter().zip(0..).map(|(copy, index)| (copy.source, copy.backend, index)).collect();
     plan.copy_of.sort_unstable();
     add_allocations(&mut plan, live, allocated)?;
-    plan.programs = (0..live.slots.max(1)).map(|slot| program(&plan, slot)).collect::<Result<_, _>>()?;
-    let events = plan.programs.iter().map(|p| p.events as usize).max().unwrap_or(0);
-    plan.events = Mutex::new(vec![0; events]);
+    plan.programs = programs(&plan, live.slots.max(1))?;
     Ok(plan)
 }
 
@@ -117,46 +115,79 @@ fn add_allocations(plan: &mut Plan, live: &Live, allocated: &Allocated) -> Resul
     }
 }
 
-/// The steps of one slot's run, and its splits made ready.
-fn program(plan: &Plan, slot: u32) -> Result<Program, PlanError> {
-    let mut program = Program {
-        steps: Vec::with_capacity(plan.splits.len() + plan.split_inputs.len()),
-        prepared: Vec::with_capacity(plan.splits.len()),
-        events: 0,
+/// What each slot runs.
+fn programs(plan: &Plan, slots: u32) -> Result<Vec<Program>, PlanError> {
+    let steps: Vec<Vec<Step>> = (0..slots).map(|slot| steps(plan, slot)).collect::<Result<_, _>>()?;
+    let under_way = plan.backends.iter().any(|backend| backend.handle.capabilities().asynchronous);
+    let found = if under_way { edges::find(plan, &steps[0], steps.get(1).map(|s| &**s)) } else { Vec::new() };
+    let with_events = steps.into_iter().map(|steps| with_edges(plan, steps, &found));
+    let with_events: Vec<(Vec<Step>, u32)> = with_events.collect();
+    let behind = match &with_events[..] {
+        [(first, _), (second, _), ..] if under_way => edges::behind(plan, first, second),
+        _ => Vec::new(),
     };
-    let mut queue: Option<u32> = None;
-    for (index, split) in plan.splits.iter().enumerate() {
-        let index = index_u32(index);
-        order_queues(plan, &mut program, queue, split.backend);
+    let programs = with_events.into_iter().zip(0..).map(|((steps, events), slot)| {
+        Ok(Program { prepared: prepare(plan, slot)?, steps, events, behind: behind.clone() })
+    });
+    programs.collect()
+}
+
+/// Copies and launches of a slot's run, in order.
+fn steps(plan: &Plan, slot: u32) -> Result<Vec<Step>, PlanError> {
+    let mut steps = Vec::with_capacity(plan.splits.len() + plan.split_inputs.len());
+    for (split, index) in plan.splits.iter().zip(0..) {
         for &copy in plan.split_inputs(split) {
             let source = plan.copies[copy as usize].source as usize;
             let ends = plan.locate(source, slot).zip(plan.locate_copy(copy, slot));
             let unplaced = || PlanError::Unplaced { node: Arc::clone(&plan.table.names[source]) };
             let (from, to) = ends.ok_or_else(unplaced)?;
             let from_backend = plan.placements[plan.table.roots.of(source)];
-            program.steps.push(Step::Copy { copy, split: index, from, from_backend, to });
+            steps.push(Step::Copy { copy, split: index, from, from_backend, to });
         }
-        let backend = &plan.backends[split.backend as usize];
-        let prepared = backend.handle.prepare(&plan.split_view(split, slot)).map_err(|source| PlanError::Prepare {
-            split: index as usize,
-            backend: Arc::clone(&backend.name),
-            source,
-        })?;
-        program.prepared.push(prepared);
-        program.steps.push(Step::Launch { split: index });
-        queue = Some(split.backend);
+        steps.push(Step::Launch { split: index });
     }
-    Ok(program)
+    Ok(steps)
 }
 
-/// An event edge from the last queue to the next, where work may still be under way. Chained through every change of queue,
-/// the edges order all memory that passes from one queue to another.
-fn order_queues(plan: &Plan, program: &mut Program, from: Option<u32>, to: u32) {
-    let Some(from) = from.filter(|&from| from != to) else { return };
-    if plan.backends[from as usize].handle.capabilities().asynchronous {
-        let event = program.events;
-        program.events += 1;
-        program.steps.push(Step::Record { backend: from, event });
-        program.steps.push(Step::Wait { backend: to, event, of: from });
+/// Every split made ready for a slot.
+fn prepare(plan: &Plan, slot: u32) -> Result<Vec<Box<dyn PreparedSplit>>, PlanError> {
+    let prepared = plan.splits.iter().enumerate().map(|(index, split)| {
+        let backend = &plan.backends[split.backend as usize];
+        let prepared = backend.handle.prepare(&plan.split_view(split, slot));
+        let (split, backend) = (index, &backend.name);
+        prepared.map_err(|source| PlanError::Prepare { split, backend: Arc::clone(backend), source })
+    });
+    prepared.collect()
+}
+
+/// Puts events into the steps: recorded behind what is waited for, waited for before what waits.
+fn with_edges(plan: &Plan, steps: Vec<Step>, edges: &[edges::Edge]) -> (Vec<Step>, u32) {
+    const NONE: u32 = u32::MAX;
+    if edges.is_empty() {
+        return (steps, 0);
     }
+    let mut event_of = vec![NONE; steps.len()];
+    for edge in edges {
+        event_of[edge.from as usize] = 0;
+    }
+    let mut events = 0;
+    for event in event_of.iter_mut().filter(|event| **event != NONE) {
+        *event = events;
+        events += 1;
+    }
+    let queues: Vec<_> = steps.iter().map(|step| edges::queue_of(plan, step)).collect();
+    let mut all = Vec::with_capacity(steps.len() + edges.len() + events as usize);
+    let mut edges = edges.iter().peekable();
+    for (index, step) in steps.into_iter().enumerate() {
+        let (backend, queue) = queues[index];
+        while let Some(edge) = edges.next_if(|edge| edge.to as usize == index) {
+            let (event, of) = (event_of[edge.from as usize], queues[edge.from as usize].0);
+            all.push(Step::Wait { backend, event, of, queue, previous: edge.previous });
+        }
+        all.push(step);
+        if event_of[index] != NONE {
+            all.push(Step::Record { backend, event: event_of[index], queue });
+        }
+    }
+    (all, events)
 }

@@ -1,6 +1,7 @@
 //! The plan: everything that was decided, as columns of plain data, and the steps that a run walks. It needs no World.
 
 mod build;
+mod edges;
 mod explain;
 mod locate;
 mod node;
@@ -10,12 +11,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use entensor_components::{Backend, Cause, MemoryHandle, MemoryKind, PreparedSplit, TensorFlags, TensorRef, Usage};
+use entensor_components::{
+    Backend, Cause, MemoryHandle, MemoryKind, PreparedSplit, QueueKind, TensorFlags, TensorRef, Usage,
+};
 
 pub(crate) use build::build_plan;
 pub use node::PlanNode;
 
 use crate::columns::{BackendMasks, ExistingBuffer, NodeMemory, NodeTable, Refusals, index_u32};
+use crate::compute::RunState;
 
 /// A backend of the plan.
 #[derive(Clone)]
@@ -154,8 +158,10 @@ pub enum Step {
         backend: u32,
         /// Which event of the run.
         event: u32,
+        /// Which of its queues.
+        queue: QueueKind,
     },
-    /// A backend's queue waits for an event of another.
+    /// A backend's queue waits for an event of another queue; the host does, for a synchronous backend.
     Wait {
         /// Whose queue waits.
         backend: u32,
@@ -163,6 +169,10 @@ pub enum Step {
         event: u32,
         /// Whose event it is.
         of: u32,
+        /// Which of its queues waits.
+        queue: QueueKind,
+        /// Whether the event is one of the run before, in the slot before.
+        previous: bool,
     },
 }
 
@@ -174,6 +184,10 @@ pub struct Program {
     pub prepared: Vec<Box<dyn PreparedSplit>>,
     /// How many events a run records.
     pub events: u32,
+    /// Per step, how many steps of the run before it, if that is still under way, must have been submitted: all those of the same
+    /// queue, since queues are in order and runs are too, and what the host does to the same bytes. Empty where runs are never
+    /// under way together.
+    pub behind: Vec<u32>,
 }
 
 /// A finished plan: immutable, shared by graphs that are planned alike, run by [`crate::compute`].
@@ -224,11 +238,8 @@ pub struct Plan {
     pub(crate) salt: u64,
     /// How many pipelined slots were asked for.
     pub(crate) asked_copies: u32,
-    /// Bounce memory for copies between memories that no one backend can use; made by the first run that copies, since a
-    /// plan may be made only to be looked at.
-    pub(crate) staging: Mutex<Vec<u8>>,
-    /// Events of the run in flight, so that a run allocates nothing.
-    pub(crate) events: Mutex<Vec<u64>>,
+    /// What runs keep while they are in flight, for the next ones, so that a run allocates nothing.
+    pub(crate) spare: Mutex<Vec<RunState>>,
 }
 
 impl Plan {
@@ -279,6 +290,16 @@ impl Plan {
         self.split_inputs.len()
     }
 
+    /// Whether a run writes one of its existing buffers.
+    #[must_use]
+    pub fn writes_existing(&self, buffer: usize) -> bool {
+        let is_there = |&node: &u32| {
+            let place = self.memory.place(self.table.roots.of(node as usize));
+            place.is_some_and(|place| place.buffer as usize == buffer)
+        };
+        self.launches.iter().any(is_there)
+    }
+
     /// The node of this name.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<usize> {
@@ -305,6 +326,15 @@ impl Plan {
         }
     }
 
+    /// Finds anew which steps of a run stay behind which of the run before, after steps were added or removed by hand.
+    pub fn index_steps(&mut self) {
+        let [first, second, ..] = &self.programs[..] else { return };
+        let behind = edges::behind(self, &first.steps, &second.steps);
+        for program in &mut self.programs {
+            program.behind.clone_from(&behind);
+        }
+    }
+
     /// `NAME`, or `BACKEND#NAME#SLOT` for copies and further slots.
     #[must_use]
     pub fn allocation_name(&self, allocation: &Allocation) -> Arc<str> {
@@ -323,7 +353,11 @@ impl Plan {
     /// Bytes of the plan itself, without what its backends keep for its prepared splits.
     #[must_use]
     pub fn size_bytes(&self) -> usize {
-        let steps: usize = self.programs.iter().map(|p| size_of_val(&*p.steps) + size_of_val(&*p.prepared)).sum();
+        let steps: usize = self
+            .programs
+            .iter()
+            .map(|p| size_of_val(&*p.steps) + size_of_val(&*p.prepared) + size_of_val(&*p.behind))
+            .sum();
         size_of::<Self>()
             + self.table.size_bytes()
             + size_of_val(&*self.flags)

@@ -19,6 +19,7 @@ pub use shown::unpublish;
 use crate::{
     cache::PlanCache,
     columns::{GraphNodes, NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning},
+    compute::GraphRuns,
     error::{LiveTensor, PlanError},
     fallback::{FellBack, PlannedCopies, fall_back},
     index::Gathered,
@@ -143,7 +144,9 @@ pub fn publish(world: &mut World) -> PassResult {
     let changed = plan.splits.len();
     let plan = GraphPlan { plan, seen: before, binding, existing, entities, arena, arena_epoch, shown, slot };
     let gathered = std::mem::take(&mut world.resource_mut::<Gathered>().0);
-    world.entity_mut(graph).insert((plan, gathered, GraphStatus::Planned));
+    let mut planned = world.entity_mut(graph);
+    planned.insert((plan, gathered, GraphStatus::Planned));
+    planned.insert_if_new(GraphRuns::default());
     let after = seen(world, graph);
     absorb(world, graph, before, after);
     if world.resource::<PlacementSync>().0 {

@@ -11,6 +11,7 @@ use entensor_components::{
 use super::GraphPlan;
 use crate::{
     columns::index_u32,
+    compute::GraphRuns,
     plan::{Allocation, Held, Plan},
 };
 
@@ -35,7 +36,12 @@ pub(super) fn show(world: &mut World, graph: Entity, plan: &Plan, entities: &[En
 }
 
 /// Removes a graph's plan and what it shows: split and copy entities, and the notes of copies on their sources.
+///
+/// Runs that are under way are taken back, or waited for.
 pub fn unpublish(world: &mut World, graph: Entity) {
+    if let Ok(mut graph) = world.get_entity_mut(graph) {
+        drop(graph.take::<GraphRuns>());
+    }
     let Some(old) = world.get_entity_mut(graph).ok().and_then(|mut graph| graph.take::<GraphPlan>()) else { return };
     hide(world, graph, old);
 }

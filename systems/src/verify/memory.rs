@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use entensor_components::{NodeDesc, OpKind, SplitView, TensorRef};
+use entensor_components::{NodeDesc, OpKind, QueueKind, SplitView, TensorRef};
 
 use super::{
     Given, Violation, backend_name,
@@ -69,13 +69,15 @@ pub(super) fn walk<'a>(
                 walk.copy(step, *copy, plan.splits[*split as usize].backend, from, *from_backend, to);
             }
             Step::Launch { split } => walk.launch(step, *split, &*given(slot, *split as usize)),
-            Step::Record { backend, event } => {
-                if !walk.clocks.record(step, *backend, *event) {
+            Step::Record { backend, event, queue } => {
+                if !walk.clocks.record(step, *backend, *queue, *event) {
                     walk.violations.push(Violation::WrongEvent { step, event: *event });
                 }
             }
-            Step::Wait { backend, event, of } => {
-                if !walk.clocks.wait(*backend, *event, *of) {
+            // Of the run before nothing is under way here; pairs of runs are looked at by themselves.
+            Step::Wait { previous: true, .. } => {}
+            Step::Wait { backend, event, of, queue, previous: false } => {
+                if !walk.clocks.wait((*backend, *queue), *event, *of, false) {
                     walk.violations.push(Violation::WrongEvent { step, event: *event });
                 }
             }
@@ -202,7 +204,7 @@ impl Walk<'_> {
     }
 
     fn unordered(&mut self, step: usize, name: &Arc<str>, other: u32) {
-        let other = backend_name(self.plan, other);
+        let other = backend_name(self.plan, self.clocks.backend_of(other));
         self.violations.push(Violation::Unordered { step, name: Arc::clone(name), other });
     }
 
@@ -246,11 +248,12 @@ impl Walk<'_> {
     /// A copy carries whatever its source holds; whether that was right shows when the copy is read.
     fn copy(&mut self, step: usize, copy: u32, backend: u32, from: &TensorRef, from_backend: u32, to: &TensorRef) {
         let source = self.plan.copies[copy as usize].source;
+        let by = (self.clocks.queue(backend, QueueKind::Copy).unwrap_or(backend), step);
         let name = Arc::clone(self.plan.node(source as usize).name);
         self.birth(source);
         self.check_place(&name, source, from, [self.own_place(source), None]);
         self.check_place(&name, source, to, [self.copies.get(&(source, backend)).copied(), None]);
-        self.check_read(&name, source, from, Some((backend, step)));
+        self.check_read(&name, source, from, Some(by));
         let existing = (from.memory.0 as usize).checked_sub(self.plan.buffers.len());
         if let Some(buffer) = existing.and_then(|i| self.plan.existing.get(i)).filter(|buffer| buffer.opaque) {
             let (tensor, buffer) = (Arc::clone(&name), Arc::clone(&buffer.name));
@@ -262,7 +265,7 @@ impl Walk<'_> {
                 self.violations.push(Violation::UnusableMemory { node, backend, memory });
             }
         }
-        if from.desc != to.desc || !self.check_write(&name, to, (backend, step)) {
+        if from.desc != to.desc || !self.check_write(&name, to, by) {
             self.violations.push(Violation::WrongNode { node: name });
             return;
         }
@@ -273,12 +276,14 @@ impl Walk<'_> {
         for (s, e, content) in contents {
             self.memories[to.memory.0 as usize].visit(to.offset_bytes + s, to.offset_bytes + e, |at, segment| {
                 segment.content = content.map(|c| Content { root_byte: c.root_byte + (at - to.offset_bytes - s), ..c });
-                segment.writer = Some((backend, step));
+                segment.writer = Some(by);
                 segment.readers.clear();
             });
         }
-        // Copies are made by the host through blocking reads and writes.
-        self.clocks.finish(backend, step);
+        // Copies to synchronous backends are made by the host.
+        if !self.plan.backends[backend as usize].handle.capabilities().asynchronous {
+            self.clocks.finish(by.0, step);
+        }
     }
 
     /// Scratch memory has no contents to lose: it is what it is from its first use, in its own memory.

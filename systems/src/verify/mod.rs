@@ -9,6 +9,7 @@
 mod bytes;
 mod memory;
 mod overlaps;
+mod pipeline;
 mod queues;
 mod violation;
 
@@ -57,6 +58,12 @@ fn check<'a>(plan: &'a Plan, given: &Given<'a>) -> Result<(), Vec<Violation>> {
         // The walk relies on splits and steps being well formed.
         if violations.is_empty() {
             memory::walk(plan, program, u32::try_from(slot).unwrap_or(0), given, &mut violations);
+        }
+    }
+    let under_way = plan.backends.iter().any(|backend| backend.handle.capabilities().asynchronous);
+    for slot in 0..if under_way && plan.programs.len() > 1 { plan.programs.len() } else { 0 } {
+        if violations.is_empty() {
+            pipeline::walk(plan, slot, given, &mut violations);
         }
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }

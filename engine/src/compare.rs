@@ -42,8 +42,7 @@ impl NodeDifference {
     /// Whether the difference is more than the op table allows.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        // Written so that NaN is over.
-        !(self.nmse <= self.max_nmse)
+        self.nmse.is_nan() || self.nmse > self.max_nmse
     }
 }
 

@@ -241,7 +241,8 @@ unsafe fn in_place(place: &Place, bases: &[Base], from: [usize; 2], plane: [usiz
     first.is_aligned().then_some(Matrix { first, along, across })
 }
 
-/// Decodes `len[0]` elements of each of `len[1]` rows, from `from` on.
+/// Decodes `len[0]` elements of each of `len[1]` rows, from `from` on. Where the rows lie across each other in memory, as those of
+/// a transposed cache, it goes along what is in one piece, and the result is as `gemm` likes it best.
 ///
 /// # Safety
 /// The bases hold the operand, and nobody writes it meanwhile.
@@ -253,17 +254,27 @@ unsafe fn decoded(
     plane: [usize; 2],
     out: &mut [f32],
 ) -> Matrix {
-    let width = len[0];
+    let base = bases[place.slot];
+    // SAFETY: asked for below with elements of the operand only, which the base holds and nobody writes.
+    let bytes = |at: usize, span: usize| unsafe {
+        debug_assert!(at + span <= base.len, "the locks hold what the places need");
+        std::slice::from_raw_parts(base.bytes.add(at).cast_const(), span)
+    };
+    let is_across =
+        !place.dtype.is_block() && place.strides[0] != place.unit_bytes() && place.strides[1] == place.unit_bytes();
+    let [width, height] = if is_across { [len[1], len[0]] } else { len };
     if width > 0 {
-        for (row, out) in out.chunks_exact_mut(width).take(len[1]).enumerate() {
-            let at = place.at([from[0], from[1] + row, plane[0], plane[1]]);
-            let span = place.row_span(width);
-            let base = bases[place.slot];
-            debug_assert!(at + span <= base.len, "the locks hold what the places need");
-            // SAFETY: the elements lie inside of the operand, which the base holds and nobody writes.
-            let bytes = unsafe { std::slice::from_raw_parts(base.bytes.add(at).cast_const(), span) };
-            decode(place.dtype, bytes, place.strides[0], out);
+        for (line, out) in out.chunks_exact_mut(width).take(height).enumerate() {
+            if is_across {
+                let at = place.at([from[0] + line, from[1], plane[0], plane[1]]);
+                decode(place.dtype, bytes(at, width * place.unit_bytes()), place.unit_bytes(), out);
+            } else {
+                let at = place.at([from[0], from[1] + line, plane[0], plane[1]]);
+                decode(place.dtype, bytes(at, place.row_span(width)), place.strides[0], out);
+            }
         }
     }
-    Matrix { first: out.as_ptr(), along: 1, across: width as isize }
+    let (one, width) = (1, width as isize);
+    let (along, across) = if is_across { (width, one) } else { (one, width) };
+    Matrix { first: out.as_ptr(), along, across }
 }

@@ -29,7 +29,7 @@ fn products(engine: &mut Engine, graph: GraphId) -> [usize; 2] {
     let products = plan.nodes().filter(|node| node.op.kind().name() == "mul_mat");
     products.fold([0; 2], |mut counts, node| {
         if node.backend == 0 {
-            assert!(matches!(node.cause, Cause::Weights | Cause::Upgrade), "{}: {}", node.name, node.cause);
+            assert!(matches!(node.cause, Cause::Weights | Cause::Cache), "{}: {}", node.name, node.cause);
         } else {
             let why = plan.why(node.index as usize);
             assert!(why.contains("gemm refuses it (1 column, fewer than 32)"), "{}: {why}", node.name);
@@ -49,8 +49,8 @@ fn check(file: &Path, what: &str) {
         let mut session = Session::new(&mut engine, &model, SessionConfig::default()).expect("a small cache");
         let prompt = session.graph_for(&mut engine, &model, tokens).expect("it is built");
         let [gemm, cpu] = products(&mut engine, prompt);
-        // All but the output, which is made for the last token alone.
-        assert!(gemm >= 200 && cpu <= 1, "{gemm} on gemm, {cpu} on cpu");
+        // All but those of the last layer behind its attention, which are made for the last token alone.
+        assert!(gemm >= 200 && cpu <= 5, "{gemm} on gemm, {cpu} on cpu");
         let decode = session.graph_for(&mut engine, &model, 1).expect("it is built");
         assert_eq!(products(&mut engine, decode), [0, gemm + cpu], "decode stays on cpu");
         session.feed(&mut engine, &model, &case.prompt_ids).expect("the prompt runs");
@@ -70,7 +70,8 @@ fn check(file: &Path, what: &str) {
 fn compare(file: &Path, what: &str) {
     let (mut a, mut b) = (engine(&["cpu:threads=2"]), engine(&["gemm:threads=2", "cpu:threads=2"]));
     let model = LanguageModel::load(&mut a, file, |_| ()).expect("the model loads");
-    let ids = &reference("f32").iter().find(|case| case.name == "tavern").expect("a long prompt").prompt_ids;
+    let cases = reference("f32");
+    let ids = &cases.iter().find(|case| case.name == "tavern").expect("a long prompt").prompt_ids;
     let comparison = compare_nodes(&mut a, &mut b, &model, &ids[..40]).expect("it is compared");
     say(&format!("{what}, cpu against gemm: {comparison}"));
     assert_eq!(comparison.over(), 0, "{comparison}");

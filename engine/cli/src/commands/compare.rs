@@ -99,9 +99,9 @@ pub(crate) fn run(args: &CompareArgs) -> Result<(), CliError> {
     }
     let comparison = compare_nodes(&mut a, &mut b, &model, &tokens)?;
     if args.json {
-        print_json(&Report::of(&comparison))?
+        print_json(&Report::of(&comparison))?;
     } else {
-        print(&table(&comparison))?
+        print(&table(&comparison))?;
     }
     match comparison.over() {
         0 => Ok(()),

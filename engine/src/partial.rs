@@ -19,6 +19,7 @@ struct Part {
     buffer: Arc<DeviceBuffer>,
     /// In the buffer.
     offset_bytes: u64,
+    len_bytes: u64,
 }
 
 impl Part {
@@ -31,23 +32,31 @@ impl Part {
 impl<W: BorrowMut<World>> Engine<W> {
     /// The memory of a buffer that is about to be written from outside of runs.
     pub(crate) fn for_write(&self, buffer: BufferId) -> Result<Arc<DeviceBuffer>, EngineError> {
-        self.buffer(buffer)
+        let memory = self.buffer(buffer)?;
+        self.settle_buffer(&memory, false);
+        Ok(memory)
     }
 
-    /// The part of a tensor, whose memory is about to be read or written.
-    fn part(&self, tensor: &TensorId, offset_bytes: u64, len_bytes: u64) -> Result<Part, EngineError> {
+    /// The part of a tensor, whose memory is about to be read or written: after runs that use it.
+    fn part(&self, tensor: &TensorId, offset_bytes: u64, len_bytes: u64, write: bool) -> Result<Part, EngineError> {
         let (name, desc, buffer, at) = self.existing(tensor)?;
         let size_bytes = desc.span_bytes().unwrap_or(0);
         if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > size_bytes) {
             let source = BackendError::OutOfBounds { offset_bytes, len_bytes, size_bytes };
             return Err(EngineError::Backend { what: name, source });
         }
-        Ok(Part { name, buffer, offset_bytes: at + offset_bytes })
+        self.settle_buffer(&buffer, !write);
+        Ok(Part { name, buffer, offset_bytes: at + offset_bytes, len_bytes })
     }
 
-    fn rows(&self, tensor: &TensorId, offset_bytes: u64, rows: &ByteRows) -> Result<Part, EngineError> {
+    fn rows(&self, tensor: &TensorId, offset_bytes: u64, rows: &ByteRows, write: bool) -> Result<Part, EngineError> {
         let failed = |source| EngineError::Backend { what: Arc::clone(&tensor.name), source };
-        self.part(tensor, offset_bytes, rows.buffer_span_bytes().map_err(failed)?)
+        self.part(tensor, offset_bytes, rows.buffer_span_bytes().map_err(failed)?, write)
+    }
+
+    /// What was written is in the buffer's shadow too, if it has one.
+    fn wrote(&self, part: &Part) -> Result<(), EngineError> {
+        self.update_shadow_of(&part.buffer, part.offset_bytes..part.offset_bytes + part.len_bytes)
     }
 
     /// Writes bytes of a tensor.
@@ -55,9 +64,10 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// # Errors
     /// Bytes outside the tensor, a tensor without memory of its own, read-only memory, what the backend reports.
     pub fn write_bytes(&mut self, tensor: &TensorId, offset_bytes: u64, bytes: &[u8]) -> Result<(), EngineError> {
-        let part = self.part(tensor, offset_bytes, bytes.len() as u64)?;
+        let part = self.part(tensor, offset_bytes, bytes.len() as u64, true)?;
         let written = part.buffer.backend().write(part.buffer.memory(), part.offset_bytes, bytes);
-        written.map_err(part.failed())
+        written.map_err(part.failed())?;
+        self.wrote(&part)
     }
 
     /// Reads bytes of a tensor.
@@ -65,7 +75,7 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// # Errors
     /// As [`Self::write_bytes`].
     pub fn read_bytes(&self, tensor: &TensorId, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), EngineError> {
-        let part = self.part(tensor, offset_bytes, bytes.len() as u64)?;
+        let part = self.part(tensor, offset_bytes, bytes.len() as u64, false)?;
         let read = part.buffer.backend().read(part.buffer.memory(), part.offset_bytes, bytes);
         read.map_err(part.failed())
     }
@@ -81,8 +91,9 @@ impl<W: BorrowMut<World>> Engine<W> {
         len_bytes: u64,
         value: u8,
     ) -> Result<(), EngineError> {
-        let part = self.part(tensor, offset_bytes, len_bytes)?;
-        part.buffer.fill(part.offset_bytes, len_bytes, value).map_err(part.failed())
+        let part = self.part(tensor, offset_bytes, len_bytes, true)?;
+        part.buffer.fill(part.offset_bytes, len_bytes, value).map_err(part.failed())?;
+        self.wrote(&part)
     }
 
     /// Writes rows of bytes, each a part of a row of a tensor, say.
@@ -109,9 +120,10 @@ impl<W: BorrowMut<World>> Engine<W> {
         rows: &ByteRows,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        let part = self.rows(tensor, offset_bytes, rows)?;
+        let part = self.rows(tensor, offset_bytes, rows, true)?;
         let written = part.buffer.backend().write_rows(part.buffer.memory(), part.offset_bytes, rows, bytes);
-        written.map_err(part.failed())
+        written.map_err(part.failed())?;
+        self.wrote(&part)
     }
 
     /// Reads rows of bytes as [`Self::write_rows`] writes them.
@@ -125,7 +137,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         rows: &ByteRows,
         bytes: &mut [u8],
     ) -> Result<(), EngineError> {
-        let part = self.rows(tensor, offset_bytes, rows)?;
+        let part = self.rows(tensor, offset_bytes, rows, false)?;
         let read = part.buffer.backend().read_rows(part.buffer.memory(), part.offset_bytes, rows, bytes);
         read.map_err(part.failed())
     }
@@ -147,7 +159,7 @@ impl<W: BorrowMut<World>> Engine<W> {
             });
         }
         let len_bytes = source.1.span_bytes().unwrap_or(0);
-        let (from, to) = (self.part(from, 0, len_bytes)?, self.part(to, 0, len_bytes)?);
+        let (from, to) = (self.part(from, 0, len_bytes, false)?, self.part(to, 0, len_bytes, true)?);
         let (of, backend) = (from.buffer.backend(), to.buffer.backend());
         let copied = backend.copy_from(
             to.buffer.memory(),
@@ -158,7 +170,8 @@ impl<W: BorrowMut<World>> Engine<W> {
             len_bytes,
         );
         let done = copied.and_then(|ticket| backend.wait_for(ticket, None));
-        done.map(drop).map_err(to.failed())
+        done.map_err(to.failed())?;
+        self.wrote(&to)
     }
 
     /// Sets bytes of a buffer to one value, whichever tensors have them.
@@ -173,7 +186,8 @@ impl<W: BorrowMut<World>> Engine<W> {
         value: u8,
     ) -> Result<(), EngineError> {
         let memory = self.for_write(buffer)?;
-        memory.fill(offset_bytes, len_bytes, value).map_err(|source| self.buffer_failed(buffer, source))
+        memory.fill(offset_bytes, len_bytes, value).map_err(|source| self.buffer_failed(buffer, source))?;
+        self.update_shadow(buffer, offset_bytes..offset_bytes + len_bytes)
     }
 
     /// Sets all bytes of a buffer to one value.

@@ -272,7 +272,7 @@ impl<W: BorrowMut<World>> Engine<W> {
     }
 
     /// Waits for runs of other graphs that write what this one reads, or use what it writes.
-    fn settle_shared(&self, graph: GraphId) {
+    pub(crate) fn settle_shared(&self, graph: GraphId) {
         let Some(plan) = self.world().get::<GraphPlan>(graph.0) else { return };
         for (_, runs) in self.flight().filter(|(other, _)| *other != graph.0) {
             let meets = |(place, buffer): (usize, &Arc<DeviceBuffer>)| {

@@ -108,6 +108,17 @@ impl<W: BorrowMut<World>> Engine<W> {
         Ok(())
     }
 
+    /// As [`Self::update_shadow`], for whoever has the memory only.
+    pub(crate) fn update_shadow_of(&self, buffer: &Arc<DeviceBuffer>, bytes: Range<u64>) -> Result<(), EngineError> {
+        let shadows = self.world().get_resource::<Shadows>().into_iter().flat_map(|shadows| &shadows.0);
+        for &entity in shadows {
+            if self.world().get::<BufferMemory>(entity).is_some_and(|memory| Arc::ptr_eq(&memory.0, buffer)) {
+                self.update_shadow(BufferId(entity), bytes.clone())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes a buffer whose contents were lost anew, zeroed, on the host. Nothing for other buffers.
     ///
     /// # Errors

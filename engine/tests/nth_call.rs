@@ -28,7 +28,7 @@ impl Calls {
     fn call(&self) -> Result<(), BackendError> {
         let number = 1 + self.made.fetch_add(1, Ordering::Relaxed);
         if number == self.fails.load(Ordering::Relaxed) {
-            Err(BackendError::DeviceLost { reason: "the n-th call".into() })
+            Err(BackendError::Unsupported { ability: "do the n-th call" })
         } else {
             Ok(())
         }

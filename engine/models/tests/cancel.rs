@@ -13,13 +13,13 @@ use entensor::{CancelToken, EngineError};
 use entensor_models::{ModelError, Session, SessionConfig};
 use real_model::{load, say};
 
-const PROMPT_TOKENS: u32 = 1100;
+const PROMPT_TOKENS: u32 = 450;
 
 #[test]
 fn a_session_goes_on_after_a_cancelled_prompt() {
     for threads in [1, 2] {
         let Some((mut engine, model)) = load(&format!("cpu:threads={threads}")) else { return };
-        let config = SessionConfig { micro_batch: 256, ..SessionConfig::default() };
+        let config = SessionConfig { context: 2048, micro_batch: 128, ..SessionConfig::default() };
         let prompt: Vec<u32> = (0..PROMPT_TOKENS).map(|i| 1000 + i * 37 % 4000).collect();
         let mut whole = Session::new(&mut engine, &model, config).expect("a small cache");
         let start = Instant::now();
@@ -30,8 +30,8 @@ fn a_session_goes_on_after_a_cancelled_prompt() {
 
         let mut session = Session::new(&mut engine, &model, config).expect("a small cache");
         let mut cancelled = 0;
-        // At a tenth of the prompt's time, two tenths …
-        for tenths in [1, 2, 5, 8] {
+        // At a tenth of the prompt's time, and later.
+        for tenths in [1, 4, 7] {
             let token = CancelToken::new();
             session.set_cancel_token(Some(token.clone()));
             let (result, late) = thread::scope(|scope| {
@@ -52,7 +52,7 @@ fn a_session_goes_on_after_a_cancelled_prompt() {
                     cancelled += 1;
                     assert!(session.logits().is_empty());
                     let kept = session.position();
-                    assert!(kept < PROMPT_TOKENS && kept.is_multiple_of(256), "{kept} tokens were kept");
+                    assert!(kept < PROMPT_TOKENS && kept.is_multiple_of(128), "{kept} tokens were kept");
                     let again = session.feed(&mut engine, &model, &prompt[kept as usize..]);
                     assert!(matches!(again, Err(ModelError::Engine(EngineError::Cancelled { .. }))), "still cancelled");
                     assert_eq!(session.position(), kept);

@@ -67,7 +67,8 @@ impl<W: BorrowMut<World>> Engine<W> {
         let part = self.part(tensor, offset_bytes, bytes.len() as u64, true)?;
         let written = part.buffer.backend().write(part.buffer.memory(), part.offset_bytes, bytes);
         written.map_err(part.failed())?;
-        self.wrote(&part)
+        self.note_written(&part.buffer, part.offset_bytes, bytes);
+        Ok(())
     }
 
     /// Reads bytes of a tensor.
@@ -123,7 +124,9 @@ impl<W: BorrowMut<World>> Engine<W> {
         let part = self.rows(tensor, offset_bytes, rows, true)?;
         let written = part.buffer.backend().write_rows(part.buffer.memory(), part.offset_bytes, rows, bytes);
         written.map_err(part.failed())?;
-        self.wrote(&part)
+        // Not what lies between them: that is as old as the rest of the shadow.
+        rows.pieces(part.offset_bytes).for_each(|(at, host)| self.note_written(&part.buffer, at, &bytes[host]));
+        Ok(())
     }
 
     /// Reads rows of bytes as [`Self::write_rows`] writes them.

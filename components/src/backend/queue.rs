@@ -12,7 +12,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::BackendError;
-use crate::memory::{MemoryHandle, host_io};
+use crate::memory::{HostMemory, MemoryHandle};
 
 /// The result of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,19 +91,29 @@ pub(super) fn copy_on_host(
     if std::ptr::eq(target, source) {
         return Ok(false);
     }
-    let bytes = source.read();
-    let size_bytes = source.size_bytes();
-    let out_of_bounds = BackendError::OutOfBounds { offset_bytes: from_offset_bytes, len_bytes, size_bytes };
-    let end = from_offset_bytes.checked_add(len_bytes).filter(|&end| end <= size_bytes);
-    let range = end.and_then(|end| Some(usize::try_from(from_offset_bytes).ok()?..usize::try_from(end).ok()?));
-    host_io::write(to, to_offset_bytes, &bytes[range.ok_or(out_of_bounds)?])?;
+    let range = |host: &HostMemory, offset_bytes: u64| {
+        let size_bytes = host.size_bytes();
+        let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= size_bytes);
+        let range = end.and_then(|end| Some(usize::try_from(offset_bytes).ok()?..usize::try_from(end).ok()?));
+        range.ok_or(BackendError::OutOfBounds { offset_bytes, len_bytes, size_bytes })
+    };
+    let (from_range, to_range) = (range(source, from_offset_bytes)?, range(target, to_offset_bytes)?);
+    // In the order of their addresses, as submissions lock memories: else two copies in opposite directions could wait for each other.
+    let (mut into, from) = if std::ptr::from_ref(target).addr() < std::ptr::from_ref(source).addr() {
+        let into = target.write()?;
+        (into, source.read())
+    } else {
+        let from = source.read();
+        (target.write()?, from)
+    };
+    into[to_range].copy_from_slice(&from[from_range]);
     Ok(true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::HostMemory;
+    use crate::memory::host_io;
 
     #[test]
     fn copies_on_the_host_are_checked() {
@@ -118,6 +128,19 @@ mod tests {
         assert!(matches!(copy_on_host((&b, 5), (&a, 0), 4), Err(BackendError::OutOfBounds { .. })));
         assert!(matches!(copy_on_host((&b, 0), (&a, u64::MAX), 4), Err(BackendError::OutOfBounds { .. })));
         assert_eq!(copy_on_host((&a, 0), (&a, 4), 4), Ok(false), "one memory is copied with a detour");
+    }
+
+    #[test]
+    fn copies_in_opposite_directions_do_not_wait_for_each_other() {
+        let handle = || MemoryHandle::new(Arc::new(HostMemory::zeroed(1 << 12).expect("small")));
+        let (a, b) = (handle(), handle());
+        let copies = |to: &MemoryHandle, from: &MemoryHandle| {
+            (0..20_000).for_each(|_| assert_eq!(copy_on_host((to, 0), (from, 0), 1 << 12), Ok(true)));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| copies(&a, &b));
+            scope.spawn(|| copies(&b, &a));
+        });
     }
 
     #[test]

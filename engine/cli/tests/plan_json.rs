@@ -329,8 +329,8 @@ fn the_checks_bite() {
         (
             "a life that ends before it begins",
             Box::new(|json| {
-                let last = json["allocations"].as_array_mut().expect("allocations").last_mut().expect("one");
-                last["last"] = 0.into();
+                let mut all = json["allocations"].as_array_mut().expect("allocations").iter_mut();
+                all.find(|a| a["first"] != 0).expect("one begins later")["last"] = 0.into();
             }),
         ),
         (

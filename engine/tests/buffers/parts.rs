@@ -1,8 +1,8 @@
 //! Parts of tensors, whole buffers, and sets.
 
-use entensor::{BackendError, ByteRows, DType, Engine, EngineError, SetPlace, TensorRequest, Usage};
+use entensor::{BackendError, ByteRows, DType, Engine, EngineError, GraphBuilder, SetPlace, TensorRequest, Usage};
 
-use crate::with_device;
+use crate::{and_device, with_device};
 
 fn oracle() -> Engine {
     Engine::builder().backend("oracle").build().expect("the oracle starts")
@@ -122,6 +122,43 @@ fn a_set_has_as_many_buffers_as_the_largest_one_asks_for() {
     assert!(matches!(unknown, Err(EngineError::Backend { source: BackendError::UnknownBufferType { .. }, .. })));
     let empty = engine.tensor_set("none", place, &[]).expect("nothing");
     assert_eq!((empty.tensors.len(), empty.buffers.len()), (0, 1));
+}
+
+#[test]
+fn parts_wait_for_runs_and_are_in_the_shadow() {
+    let (mut engine, device) = and_device(|_| ());
+    let backend = engine.backend_index("device").expect("the device");
+    let buffer = engine.create_buffer("state", backend, Usage::Any, 32).expect("small");
+    let state = engine.tensor_in("state", DType::F32, &[8], buffer, 0).expect("fits");
+    engine.keep_shadow(buffer).expect("it can be read");
+    let mut g = GraphBuilder::new("adds one");
+    let s = g.shared(&state).expect("one tensor");
+    let x = g.input("x", DType::F32, &[8]).expect("small");
+    let sum = g.add(s, x).expect("shapes fit");
+    let stored = g.cpy(sum, s).expect("shapes fit");
+    g.output("y", stored).expect("a free name");
+    let graph = engine.add_graph(g);
+    engine.write(graph, x, &[1.0_f32; 8]).expect("an input");
+    engine.run_async(graph).expect("submitted");
+    assert!(engine.in_flight(graph) > 0);
+    // A part that is read is what the run made of it; one that is written is not overtaken by the run.
+    let mut part = [0; 4];
+    engine.read_bytes(&state, 12, &mut part).expect("inside");
+    assert_eq!(f32::from_le_bytes(part), 1.0);
+    engine.write(graph, x, &[2.0_f32; 8]).expect("an input");
+    engine.run_async(graph).expect("submitted");
+    engine.write_rows(&state, 4, &ByteRows::new(2, 4, 16), &[9; 8]).expect("inside");
+    engine.fill_bytes(&state, 28, 4, 0).expect("inside");
+    let nines = f32::from_le_bytes([9; 4]);
+    let expected = [3.0, nines, 3.0, 3.0, 3.0, nines, 3.0, 0.0];
+    let mut values = [0.0_f32; 8];
+    engine.read_tensor(&state, &mut values).expect("it is there");
+    assert_eq!(values, expected);
+    // What runs wrote is in the shadow when somebody says so; what parts were written with is there at once.
+    device.lose("for the test");
+    engine.check_devices().expect("the host is there");
+    engine.read_tensor(&state, &mut values).expect("made again from the shadow");
+    assert_eq!(values, [0.0, nines, 0.0, 0.0, 0.0, nines, 0.0, 0.0]);
 }
 
 #[test]

@@ -268,12 +268,7 @@ impl Backend for SimBackend {
     fn memory_report(&self) -> MemoryReport {
         let (total_bytes, ours_bytes) = (self.device.config.memory_bytes, self.used.now_bytes.load(Ordering::Relaxed));
         let known = (total_bytes < u64::MAX).then_some(total_bytes);
-        MemoryReport {
-            total_bytes: known,
-            free_bytes: known.map(|total| total.saturating_sub(ours_bytes)),
-            ours_bytes,
-            ..MemoryReport::default()
-        }
+        MemoryReport { total_bytes: known, free_bytes: known.map(|total| total.saturating_sub(ours_bytes)), ours_bytes }
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, BackendError> {

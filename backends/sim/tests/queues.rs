@@ -47,7 +47,7 @@ fn upload_and_compute(seed: u64, ordered: bool) -> ([u8; 8], SimWorld) {
         let Ticket::Pending(event) = upload else { panic!("it waits in the queue") };
         device.wait(&*device, event).expect("its own event");
     }
-    split.submit(&[memory.clone()]).expect("queued");
+    split.submit(std::slice::from_ref(&memory)).expect("queued");
     let mut result = [0; 8];
     device.read(&memory, 8, &mut result).expect("behind the computation");
     (result, world)
@@ -87,13 +87,13 @@ fn events_order_queues_of_several_devices() {
         let devices = ["device0", "device1"].map(|name| device(&world, name));
         let [a, b] = [0, 1].map(|i| memory(&devices[i], 16));
         devices[0].write(&a, 0, &floats([1.0, 3.0])).expect("it fits");
-        doubling(&devices[0]).submit(&[a.clone()]).expect("queued");
+        doubling(&devices[0]).submit(std::slice::from_ref(&a)).expect("queued");
         let computed = devices[0].record().expect("an event");
         devices[1].wait_on(QueueKind::Copy, &*devices[0], computed).expect("of the same world");
         devices[1].copy_from(&b, 0, &*devices[0], &a, 8, 8).expect("queued");
         let copied = devices[1].record_on(QueueKind::Copy).expect("an event");
         devices[1].wait(&*devices[1], copied).expect("its own");
-        doubling(&devices[1]).submit(&[b.clone()]).expect("queued");
+        doubling(&devices[1]).submit(std::slice::from_ref(&b)).expect("queued");
         assert!(world.pending() > 0, "nothing waits for anything yet");
         let mut result = [0; 8];
         devices[1].read(&b, 8, &mut result).expect("behind it");
@@ -117,7 +117,7 @@ fn what_is_not_theirs_is_refused() {
     assert_eq!(devices[1].elapsed(event, event).map(drop), unknown(event).map(drop));
     let (mine, theirs) = (memory(&devices[0], 16), memory(&devices[1], 16));
     assert_eq!(devices[0].write(&theirs, 0, &[1]), Err(BackendError::ForeignMemory));
-    assert_eq!(doubling(&devices[0]).submit(&[theirs.clone()]), Err(BackendError::ForeignMemory));
+    assert_eq!(doubling(&devices[0]).submit(std::slice::from_ref(&theirs)), Err(BackendError::ForeignMemory));
     let other = SimWorld::new(1);
     let elsewhere = memory(&device(&other, "device0"), 16);
     assert_eq!(devices[0].read(&elsewhere, 0, &mut [0]), Err(BackendError::ForeignMemory));
@@ -207,7 +207,7 @@ fn times_follow_from_speeds_and_order() {
         };
         device.wait(&*device, upload).expect("its own");
         // Two operations at 2 a microsecond, and half a microsecond for the node.
-        let computed = split.submit(&[memory.clone()]).expect("queued");
+        let computed = split.submit(std::slice::from_ref(&memory)).expect("queued");
         let Ticket::Pending(computed) = computed else { panic!("it waits in the queue") };
         assert_eq!(world.now_ns(), 0);
         assert_eq!(device.elapsed(first, computed), Ok(None), "it has not run");

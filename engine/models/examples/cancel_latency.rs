@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = args.next().ok_or("usage: cancel_latency MODEL.gguf [THREADS [CANCELS]]")?;
     let threads: usize = args.next().map_or(Ok(2), |text| text.parse())?;
     let cancels: u32 = args.next().map_or(Ok(50), |text| text.parse())?;
-    let mut engine = Engine::builder().backend(&format!("cpu:threads={threads}")).build()?;
+    let mut engine = Engine::builder().backend(format!("cpu:threads={threads}")).build()?;
     let model = LanguageModel::load(&mut engine, &path, |_| ())?;
     let vocabulary = u32::try_from(model.network().config().vocabulary)?;
     let prompt: Vec<u32> = (0..PROMPT_TOKENS).map(|i| (1000 + i * 37 % 4000) % vocabulary).collect();

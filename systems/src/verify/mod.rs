@@ -19,7 +19,7 @@ use entensor_components::{OpDesc, SplitDesc, SplitView, TensorDesc};
 
 pub use violation::Violation;
 
-use crate::plan::{Held, Plan, PlanBackend, Program, Step};
+use crate::plan::{Held, Plan, PlanBackend, PlanExisting, Program, Step};
 
 /// Everything that is wrong with a plan.
 ///
@@ -89,7 +89,11 @@ fn check_placement(plan: &Plan, violations: &mut Vec<Violation>) {
                 let operand = plan.node(source as usize);
                 let private =
                     plan.node(operand.root as usize).existing.map(|(buffer, _)| &plan.existing[buffer as usize]);
-                private.filter(|buffer| buffer.opaque).is_none_or(|buffer| {
+                // Who cannot use the memory at all reads a copy, and the walk finds what is wrong with that.
+                let can_use = |buffer: &&PlanExisting| {
+                    backend.handle.capabilities().can_use(&buffer.kind, true, &buffer.buffer_type)
+                };
+                private.filter(|buffer| buffer.opaque).filter(can_use).is_none_or(|buffer| {
                     let is_whole = operand.root == source;
                     backend.handle.reads_opaque(&op, index, is_whole, &buffer.buffer_type).is_yes()
                 })

@@ -127,10 +127,6 @@ impl<W: BorrowMut<World>> Engine<W> {
 
     pub(crate) fn forget_pause(&mut self, graph: GraphId) -> Option<u64> {
         let mut state = self.world_mut().get_mut::<InputState>(graph.0)?;
-<<<<<<< HEAD
-        state.paused.as_ref()?;
-=======
->>>>>>> sim
         state.paused.take().map(|paused| paused.number)
     }
 

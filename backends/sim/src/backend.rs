@@ -268,7 +268,6 @@ impl Backend for SimBackend {
     fn memory_report(&self) -> MemoryReport {
         let (total_bytes, ours_bytes) = (self.device.config.memory_bytes, self.used.now_bytes.load(Ordering::Relaxed));
         let known = (total_bytes < u64::MAX).then_some(total_bytes);
-<<<<<<< HEAD
         MemoryReport {
             total_bytes: known,
             free_bytes: known.map(|total| total.saturating_sub(ours_bytes)),
@@ -276,9 +275,6 @@ impl Backend for SimBackend {
             peak_bytes: self.used.peak_bytes.load(Ordering::Relaxed),
             ..MemoryReport::default()
         }
-=======
-        MemoryReport { total_bytes: known, free_bytes: known.map(|total| total.saturating_sub(ours_bytes)), ours_bytes }
->>>>>>> sim
     }
 
     fn poll(&self, ticket: Ticket) -> Result<bool, BackendError> {

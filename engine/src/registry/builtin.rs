@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
-use entensor_components::{Backend, BufferTypeInfo, Capabilities};
+#[cfg(any(feature = "cpu", feature = "gemm"))]
+use entensor_components::Backend;
+use entensor_components::{BufferTypeInfo, Capabilities};
 
-use super::{BackendSpec, DeviceInfo, RegistryEntry, RegistryError};
+#[cfg(any(feature = "cpu", feature = "gemm"))]
+use super::{BackendSpec, RegistryError};
+use super::{DeviceInfo, RegistryEntry};
 
 /// The entries, in the order of listings.
 pub(super) fn entries() -> Vec<RegistryEntry> {

@@ -23,7 +23,7 @@ pub enum RunProgress {
 
 /// A run that goes on with the next call.
 pub(crate) struct PausedRun {
-    number: u64,
+    pub(crate) number: u64,
     /// Kept, so that no other plan can take its address.
     plan: Arc<Plan>,
     arena_epoch: u64,

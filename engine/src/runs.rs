@@ -211,7 +211,10 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// Notes why a run failed, and goes on without devices that are lost.
     pub(crate) fn run_failed(&mut self, run: RunId, error: PlanError) -> EngineError {
         let (graph, name) = (run.graph, self.graph_name(run.graph));
-        if self.forget_pause(graph).is_some() {
+        let paused = self.world().get::<InputState>(graph.0).and_then(|state| state.paused.as_ref());
+        // An older run's failure is not the paused one's.
+        if paused.is_some_and(|paused| paused.number == run.number) {
+            self.forget_pause(graph);
             self.take_slot_back(run);
         }
         match error.reported() {

@@ -111,14 +111,15 @@ impl Walk {
             let programs = &plan.programs;
             let prepared = &programs[self.slot as usize % programs.len()].prepared[split as usize];
             if range == (0..plan.split_nodes(planned).len()) {
-                prepared.submit(&self.memory)?;
-                return backend.synchronize();
+                // What the work failed with is asked for by its ticket.
+                let ticket = prepared.submit(&self.memory)?;
+                return backend.wait_for(ticket, None).map(drop);
             }
             let part = Part { split: plan.split_view(planned, self.slot), range: range.clone() };
             let prepared = backend.prepare(&part)?;
-            prepared.submit(&self.memory)?;
+            let ticket = prepared.submit(&self.memory)?;
             // Before what was prepared goes.
-            backend.synchronize()
+            backend.wait_for(ticket, None).map(drop)
         };
         run().map_err(|source| self.failed("launch", planned.backend, source))
     }

@@ -41,7 +41,11 @@ pub(in crate::allocate) fn repeat(problem: &Problem, total: u64) -> Option<Layou
     surround(problem, stack, &mut addresses)?;
     let mut size = problem.permanent_bytes;
     for (job, address) in problem.jobs.iter().zip(&addresses) {
-        size = size.max(address + job.size);
+        size = size.max(address.checked_add(job.size)?);
+    }
+    // What stands around the stack may reach behind the end of the one buffer.
+    if size > problem.limits.max_bytes {
+        return None;
     }
     let places = addresses.iter().map(|&offset_bytes| BlockPlace { buffer: 0, offset_bytes });
     (size < total).then(|| Layout { sizes: vec![size], places: places.chain(problem.permanent_places()).collect() })

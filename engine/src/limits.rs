@@ -41,7 +41,7 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// # Errors
     /// As [`Engine::run`]. [`EngineError::Cancelled`] when the limit's token was set, and once after something has
     /// changed the graph's plan or used its arena while it was paused. Then its outputs are gone; the graph, its arena and
-    /// whatever was written for it are as good as before, and the next run starts over.
+    /// whatever was written for it, but for inputs that runs consume, are as good as before, and the next run starts over.
     ///
     /// ```
     /// use std::time::{Duration, Instant};

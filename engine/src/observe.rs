@@ -59,8 +59,8 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// Runs a graph as [`Self::run`] does, and lets an observer watch it. Splits are cut only behind nodes whose data are
     /// wanted. Blocks until done; makes plans, prepares pieces and allocates, so it is for looking, not for speed.
     ///
-    /// After a stop, and after an error, the graph has no outputs; its inputs stay written, and it can be run again. What a stopped
-    /// run wrote into caches and other memory of the user's own stays written.
+    /// After a stop, and after an error, the graph has no outputs; its inputs stay written, but for those that runs consume, and
+    /// it can be run again. What a stopped run wrote into caches and other memory of the user's own stays written.
     ///
     /// # Errors
     /// As [`Self::run`].

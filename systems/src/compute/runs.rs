@@ -51,7 +51,8 @@ struct Runs {
 /// On a graph: its runs. They end in the order in which they were submitted. Removing it, or despawning the graph, takes back what
 /// has not begun and waits for the rest.
 ///
-/// Blocking methods say so; all may be called from any thread.
+/// All may be called from any thread, and wait there for a call that is under way on another: to end a run that somebody waits for, use
+/// its `CancelToken`.
 #[derive(Component, Default)]
 pub struct GraphRuns(Mutex<Runs>);
 

@@ -7,6 +7,7 @@ mod experts;
 mod fills;
 mod hazards;
 mod indexing;
+mod mat_vec;
 mod movement;
 mod nodes;
 mod products;
@@ -23,6 +24,7 @@ use crate::{
     bind,
     kernels::Kernel,
     place::{Place, Region},
+    simd::Pairing,
     support::{reads_repacked, support},
     walk::StepShape,
 };
@@ -76,6 +78,8 @@ impl Program {
 pub(crate) enum Work {
     /// Activations, rounded or packed.
     Activations,
+    /// Single rows of activations, rounded.
+    Vectors(Pairing),
     /// Weights, packed.
     Weights,
     /// Sines and cosines.
@@ -99,7 +103,8 @@ impl Work {
             Self::Scratch => 3,
             Self::Routes => 4,
             Self::Gathered => 5,
-            Self::Operand(operand) => 6 + operand,
+            Self::Vectors(pairing) => 6 + pairing as usize,
+            Self::Operand(operand) => 8 + operand,
         }
     }
 }
@@ -121,6 +126,7 @@ pub(crate) struct Builder {
     fills: fills::Fills,
     /// Whose rows lie in [`Work::Activations`], and whether they are rounded.
     activations: Option<(Place, bool)>,
+    vectors: mat_vec::VectorsInWork,
     angles: Option<AnglesKey>,
     routes: experts::RoutesInWork,
     node: usize,
@@ -143,6 +149,7 @@ pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
         hazards: hazards::Hazards::default(),
         fills: fills::Fills::new(slots),
         activations: None,
+        vectors: mat_vec::VectorsInWork::default(),
         angles: None,
         routes: experts::RoutesInWork::default(),
         node: 0,
@@ -242,6 +249,7 @@ impl Builder {
         if self.activations.is_some_and(|(of, _)| of.region().overlaps(write)) {
             self.activations = None;
         }
+        self.vectors.forget(write);
         let stale = |of: &Place| of.region().overlaps(write);
         if self.angles.as_ref().is_some_and(|key| stale(&key.positions) || key.factors.as_ref().is_some_and(stale)) {
             self.angles = None;

@@ -2,6 +2,8 @@
 //! chunk is a stream of neighbouring rows.
 #![expect(unsafe_code, reason = "reads rows of operands in place, and writes the elements of its chunk")]
 
+use std::ops::RangeInclusive;
+
 use entensor_components::{DType, codec};
 
 use super::{Grid, Piece, matmul::side_rows};
@@ -71,9 +73,12 @@ pub(crate) struct Cut {
     grid: Grid,
 }
 
-/// Bytes of weights that a chunk has at least: two microseconds of reading. Smaller chunks are claimed too often, larger ones let threads
-/// wait for the last.
-const STREAM_BYTES: usize = 16 * 1024;
+/// Bytes of weights that a chunk has: two microseconds of reading at least, since smaller chunks are claimed too often, and eight at most,
+/// since larger ones let threads wait for the last.
+const STREAM_BYTES: RangeInclusive<usize> = 16 * 1024..=64 * 1024;
+
+/// Chunks that a product should have at least: enough for many threads to end at nearly the same time.
+const ENOUGH_CHUNKS: usize = 128;
 
 /// Rows that are written together.
 const M_TILE: usize = 4;
@@ -85,10 +90,12 @@ impl Cut {
         let planes = if out.is_empty() { 0 } else { d2 * d3 };
         let row_cost = row_bytes.max(16);
         // Rows that lie side by side in the private layout stay together.
-        let together = STREAM_BYTES.div_ceil(row_cost).next_multiple_of(SIDE).min(rows.max(1));
+        let share = row_cost.saturating_mul(rows) / ENOUGH_CHUNKS;
+        let chunk_bytes = share.clamp(*STREAM_BYTES.start(), *STREAM_BYTES.end());
+        let together = chunk_bytes.div_ceil(row_cost).next_multiple_of(SIDE).min(rows.max(1));
         let parts = planes * rows.div_ceil(together);
         // The grid's own unit of cost is that of moving bytes between kernels; here a chunk is what `together` says, or several small planes.
-        let per_chunk = (STREAM_BYTES / row_cost.saturating_mul(together)).max(1);
+        let per_chunk = (chunk_bytes / row_cost.saturating_mul(together)).max(1);
         Self { rows, together, grid: Grid::parts(parts, per_chunk) }
     }
 

@@ -11,7 +11,7 @@ pub(super) use plain::row_plain;
 
 use super::{
     super::{
-        BLOCK, QUAD_BYTES,
+        BLOCK,
         vector::{COUNTS, Pairing, SCALES, SUMS},
     },
     RoundedBlock,

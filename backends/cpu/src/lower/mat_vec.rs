@@ -46,14 +46,16 @@ impl Builder {
 
     /// Activations in 8 bits, a row for each plane.
     fn rounded_vectors(&mut self, x: Place, pairing: Pairing) -> Result<Place, BackendError> {
-        let k = x.shape[0];
+        let [k, n, d2, d3] = x.shape;
+        // Rows without elements count too: their products are zeros.
+        let rows = n * d2 * d3;
         if k > isize::MAX as usize / 64 {
             return Err(BackendError::OutOfMemory { size_bytes: u64::MAX });
         }
         let region = Work::Vectors(pairing);
-        let place = self.work(region, DType::F32, [vector_bytes(k) / 4, x.rows(), 1, 1])?;
+        let place = self.work(region, DType::F32, [vector_bytes(k) / 4, rows, 1, 1])?;
         if self.vectors.0[pairing as usize] != Some(x) {
-            let grid = Grid::rows(x.rows(), k, k.saturating_mul(cost::CONVERT));
+            let grid = Grid::rows(rows, k, k.saturating_mul(cost::CONVERT));
             let kernel = Kernel::QuantizeVectors(QuantizeVectors { x, out: place, pairing, grid });
             self.push(kernel, grid.chunks(), &[x], Some(&place), x.elements().saturating_mul(cost::CONVERT));
             self.vectors.0[pairing as usize] = Some(x);

@@ -156,5 +156,5 @@ fn buffers_of_the_private_type_are_checked_like_all_others() {
     let report = cpu.memory_report();
     assert_eq!((report.ours_bytes, report.peak_bytes), (0, 1000));
     let unknown = cpu.create_buffer_of("tape", 1, Usage::Any).expect_err("no such type");
-    assert_eq!(unknown.to_string(), "`cpu` makes no buffers of type `tape`; it makes: host, cpu-repacked");
+    assert_eq!(unknown.to_string(), "`cpu` makes no buffers of type `tape`; it makes: host, cpu-repacked, cpu-huge");
 }

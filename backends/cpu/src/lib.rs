@@ -99,11 +99,10 @@ impl CpuBackend {
             Some(pool) => {
                 let workers = pool.current_num_threads();
                 let helpers = config.threads.map_or(workers, |threads| workers.min(threads.saturating_sub(1)));
-                Crew::Pool { pool, helpers }
+                Crew::pool(pool, helpers)
             }
             None => {
-                let system = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-                let helpers = config.threads.unwrap_or_else(system).saturating_sub(1);
+                let helpers = config.threads.unwrap_or_else(crew::cores).saturating_sub(1);
                 Crew::own(&config.name, helpers)
             }
         };

@@ -18,6 +18,7 @@ use crate::{
     kernels::BadId,
     lower::Program,
     simd::AnyLevel,
+    sync::Patience,
     tensor::{Base, Bases},
     walk::{End, Helpers, Task, Walk, Word},
     work::WorkMemory,
@@ -59,6 +60,12 @@ impl Run {
         Ok(Self { program, level, work, bases: UnsafeCell::new(bases.into()), walk })
     }
 
+    /// Helps with so many chunks at most; whether there may be more.
+    pub(crate) fn help_with(&self, most_chunks: usize) -> bool {
+        // A panic of a kernel must not end the thread or the pool; the run reports it.
+        catch_unwind(AssertUnwindSafe(|| self.walk.help(self, most_chunks))).unwrap_or(false)
+    }
+
     fn error(&self, failure: Failure) -> BackendError {
         match failure {
             Failure::Id(bad, node) => BackendError::IndexOutOfRange {
@@ -95,12 +102,19 @@ impl Help for Run {
     }
 
     fn help(&self) {
-        // A panic of a kernel must not end the thread or the pool; the run reports it.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.walk.help(self)));
+        self.help_with(usize::MAX);
     }
 }
 
 impl Helpers for (&Crew, &Arc<Run>) {
+    fn are_resting(&self) -> bool {
+        self.0.is_resting()
+    }
+
+    fn were_late(&self, patience: &Patience) {
+        self.0.note_wait(patience.waited());
+    }
+
     fn summon(&self) {
         self.0.summon(self.1);
     }
@@ -152,8 +166,8 @@ impl PreparedSplit for Prepared {
             run.program.refill(place.0, |step| run.walk.again(step));
         }
         let helpers = self.crew.as_deref().map(|crew| (crew, run));
-        // Who has no time does one chunk, and nobody is woken for it.
-        let helpers = helpers.as_ref().filter(|_| !limit.is_over()).map(|helpers| helpers as &dyn Helpers);
+        // Whoever has so much time and no more must not wait for others: a helper that loses its core would take it all.
+        let helpers = helpers.as_ref().filter(|_| limit.deadline.is_none()).map(|helpers| helpers as &dyn Helpers);
         let end = if limit.is_none() {
             run.walk.lead(&**run, place, None::<fn(bool) -> Word>, helpers)
         } else {

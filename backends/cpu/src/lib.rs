@@ -10,7 +10,7 @@
 //!   run that is cancelled or out of time comes back within a chunk or two, and where it was cut changes no bit.
 //! - **Memory.** Ordinary, or high-bandwidth memory through `libmemkind` ([`CpuMemory`]). Weights of `q4_0`, `q4_1` and `q8_0` may lie in
 //!   buffers of the type [`REPACKED`], eight rows side by side, for products alone: the same bits, from one stream.
-//! - **Unsafe.** `memory::hbm` (a C allocator), `tensor` (strides to pointers), `run` (who may touch them when) and `simd` (instructions); kernels promise only that they
+//! - **Unsafe.** `memory::hbm` (a C allocator), `tensor` (strides to pointers), `run` and `prepared` (who may touch them when) and `simd` (instructions); kernels promise only that they
 //!   write the rows of their chunk.
 //!
 //! ```
@@ -33,6 +33,7 @@ mod lower;
 mod math;
 mod memory;
 mod place;
+mod prepared;
 mod run;
 mod simd;
 mod support;
@@ -53,7 +54,8 @@ pub use simd::Simd;
 use crate::{
     crew::Crew,
     memory::{Buffers, io},
-    run::{Prepared, Run},
+    prepared::Prepared,
+    run::Run,
     simd::AnyLevel,
 };
 

@@ -19,7 +19,7 @@ pub use capabilities::{BufferTypeInfo, Capabilities, IMPORT_ALIGN_BYTES, Support
 pub use error::BackendError;
 pub use queue::{QueueKind, Readback, Ticket};
 pub use split::{
-    CancelToken, Cursor, MemorySlot, NodeDesc, PreparedSplit, Progress, RunLimit, SplitDesc, SplitView, TensorRef,
+    CancelToken, Cursor, HeldSplit, MemorySlot, NodeDesc, PreparedSplit, Progress, RunLimit, SplitDesc, SplitView, TensorRef,
 };
 
 use crate::{

@@ -66,6 +66,12 @@ pub trait SplitView {
 
     /// How many memories a run is given.
     fn memory_slots(&self) -> u32;
+
+    /// Whether anybody outside of the split may read the result of the node at this place: another split, a copy, or the user. What nobody
+    /// but later nodes of the split reads, a backend need not write. True where it is not known.
+    fn is_read_elsewhere(&self, _index: usize) -> bool {
+        true
+    }
 }
 
 impl SplitView for SplitDesc {
@@ -203,4 +209,30 @@ pub trait PreparedSplit: Send + Sync {
         }
         self.submit(memory).map(Progress::Done)
     }
+
+    /// Binds and locks these memories, one per [`MemorySlot`], for as many runs as the caller likes. Nobody else gets at them meanwhile. `None`
+    /// where the backend cannot keep them, or gains nothing by it: then the split is submitted run by run.
+    ///
+    /// **Blocking.** Until the memories are free. While the split is held, [`Self::submit`] on it waits.
+    ///
+    /// # Errors
+    /// As [`Self::submit`], but for errors of nodes.
+    fn hold<'a>(&'a self, _memory: &'a [MemoryHandle]) -> Result<Option<Box<dyn HeldSplit + 'a>>, BackendError> {
+        Ok(None)
+    }
+}
+
+/// A split whose memories are bound and locked: [`PreparedSplit::hold`].
+pub trait HeldSplit {
+    /// Runs all nodes. Blocks, and allocates nothing.
+    ///
+    /// # Errors
+    /// As [`PreparedSplit::submit`].
+    fn run(&mut self) -> Result<(), BackendError>;
+
+    /// The bytes of a memory; `None` for one that the split does not use.
+    fn bytes(&self, slot: MemorySlot) -> Option<&[u8]>;
+
+    /// The bytes of a memory, to write; `None` for one that the split does not write.
+    fn bytes_mut(&mut self, slot: MemorySlot) -> Option<&mut [u8]>;
 }

@@ -3,6 +3,7 @@
 //! A kernel decodes tiles of f32 from its operands, computes, and encodes tiles into the rows of its chunk. Reading a
 //! tile before writing it is what makes it right when the result takes over an operand's memory.
 
+mod chain;
 mod copy;
 mod elementwise;
 mod flash;
@@ -19,6 +20,7 @@ mod spatial;
 mod sums;
 mod upscale;
 
+pub(crate) use chain::{Chain, Layer, PackPanels, TILE_ROWS, Then, WIDEST};
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, Map, Unary, Zip};
 pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
@@ -60,6 +62,8 @@ pub(crate) enum Kernel {
     Cumsum(Cumsum),
     Quantize(Quantize),
     MulMat(MulMat),
+    PackPanels(PackPanels),
+    Chain(Chain),
     GetRows(GetRows),
     SetRows(SetRows),
     CopyRows(CopyRows),
@@ -123,6 +127,11 @@ impl Kernel {
             Self::Cumsum(kernel) => run!(kernel),
             Self::Quantize(kernel) => run!(kernel),
             Self::MulMat(kernel) => run!(kernel),
+            Self::PackPanels(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases),
+            ),
+            Self::Chain(kernel) => run!(kernel),
             Self::GetRows(kernel) => run!(kernel),
             Self::SetRows(kernel) => run!(kernel),
             Self::CopyRows(kernel) => run!(kernel),

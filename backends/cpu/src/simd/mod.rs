@@ -23,6 +23,12 @@ pub(crate) const BLOCK: usize = codec::PART;
 /// same scale, both scales come with one load. On a real model this takes a quarter off the error of log-probabilities.
 pub(crate) const FOUR: usize = 4;
 
+/// f32 that chains of small products handle at a time.
+pub(crate) const LANES: usize = 8;
+
+/// How many times as many columns a panel of their weights has.
+pub(crate) const PANEL_VECTORS: usize = 2;
+
 /// Bytes from the first to the last of `blocks` blocks, of which every `step`th is meant.
 #[inline(always)]
 pub(crate) fn spread_bytes(blocks: usize, step: usize, block_bytes: usize) -> usize {
@@ -109,6 +115,44 @@ pub(crate) trait Level: Copy + Send + Sync {
     fn zip(self, f: &dyn Zip, a: &mut [f32], b: &[f32]);
     /// `a · b + c`, rounded once where the level has an instruction for it.
     fn mul_add(self, a: f32, b: f32, c: f32) -> f32;
+
+    /// `R` rows of `k` elements, `x.1` apart, with a panel of `V` times [`LANES`] columns: `k + 1` lines, the first of which is what sums
+    /// begin with. The results are written `out.1` apart. Every element of a row is added in order.
+    #[inline(always)]
+    fn add_columns<const R: usize, const V: usize>(
+        self,
+        k: usize,
+        x: (&[f32], usize),
+        panel: &[f32],
+        out: (&mut [f32], usize),
+    ) {
+        let lines = panel[..(k + 1) * V * LANES].chunks_exact(V * LANES);
+        for row in 0..R {
+            let out = &mut out.0[row * out.1..][..V * LANES];
+            let x = &x.0[row * x.1..][..k];
+            let mut lines = lines.clone();
+            out.copy_from_slice(lines.next().expect("the first line"));
+            for (x, line) in x.iter().zip(lines) {
+                for (out, w) in out.iter_mut().zip(line) {
+                    *out = self.mul_add(*x, *w, *out);
+                }
+            }
+        }
+    }
+
+    /// The products of eight rows of little-endian f32 with one row.
+    #[inline(always)]
+    fn eight_dots(self, k: usize, w: [&[u8]; LANES], x: &[f32]) -> [f32; LANES] {
+        w.map(|w| {
+            let mut sums = [0.0; LANES];
+            for (x, w) in x[..k].chunks(LANES).zip(w[..k * 4].chunks(LANES * 4)) {
+                for ((sum, x), w) in sums.iter_mut().zip(x).zip(w.as_chunks::<4>().0) {
+                    *sum = self.mul_add(*x, f32::from_le_bytes(*w), *sum);
+                }
+            }
+            sums.iter().sum()
+        })
+    }
 
     /// Decodes little-endian f16.
     fn decode_f16(self, bytes: &[u8], out: &mut [f32]);

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "instructions beyond the target's baseline, and unaligned loads from checked slices")]
 
 mod blocks;
+mod chain;
 mod products;
 
 use core::arch::x86_64::*;
@@ -10,7 +11,7 @@ pub(super) use blocks::Unpack;
 
 use crate::kernels::{Map, Zip};
 
-use super::{BLOCK, Blocks, GROUP, GroupLayout, Level, Rounded, group_bytes, spread_bytes};
+use super::{BLOCK, Blocks, GROUP, GroupLayout, LANES, Level, Rounded, group_bytes, spread_bytes};
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
 /// Proof that this CPU has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
@@ -171,6 +172,27 @@ impl Level for Avx2 {
     #[inline(always)]
     fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
         a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    fn add_columns<const R: usize, const V: usize>(
+        self,
+        k: usize,
+        x: (&[f32], usize),
+        panel: &[f32],
+        out: (&mut [f32], usize),
+    ) {
+        assert!(panel.len() >= (k + 1) * V * LANES);
+        assert!(x.0.len() >= (R - 1) * x.1 + k && out.0.len() >= (R - 1) * out.1 + V * LANES);
+        // SAFETY: this CPU has the instructions, and the lengths were just checked.
+        unsafe { chain::add_columns::<R, V>(k, (x.0.as_ptr(), x.1), panel.as_ptr(), (out.0.as_mut_ptr(), out.1)) }
+    }
+
+    #[inline(always)]
+    fn eight_dots(self, k: usize, w: [&[u8]; LANES], x: &[f32]) -> [f32; LANES] {
+        assert!(x.len() >= k && w.iter().all(|w| w.len() >= k * 4));
+        // SAFETY: this CPU has the instructions, and the lengths were just checked.
+        unsafe { chain::eight_dots(k, w, x) }
     }
 
     #[inline(always)]

@@ -1,8 +1,10 @@
 //! What the benches share: graphs of a known size. Numbers come from `cargo bench -p entensor-benches`.
 #![forbid(unsafe_code)]
 
+mod spread;
 mod stack;
 
+pub use spread::{Spread, spread};
 pub use stack::{NODES_PER_LAYER, Placement, Stack, StackError, layers_for, machine};
 
 use std::borrow::BorrowMut;

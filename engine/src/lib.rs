@@ -24,6 +24,7 @@ mod observe;
 mod partial;
 mod registry;
 mod run;
+mod runner;
 mod runs;
 mod sets;
 mod setup;
@@ -55,6 +56,7 @@ pub use registry::{
     AUTO, BackendFactory, BackendSpec, DeviceInfo, HostAllocator, Registry, RegistryEntry, RegistryError,
 };
 pub use run::Explanation;
+pub use runner::Runner;
 pub use runs::RunId;
 pub use sets::{SetPlace, TensorRequest, TensorSet};
 pub use setup::EngineBuilder;

@@ -92,7 +92,7 @@ const SHAPES: [&[u64]; 5] = [&[24, 64, 64, 8], &[7, 5, 3], &[1, 1, 1], &[33, 17,
 #[test]
 fn results_are_those_of_the_oracle() {
     for widths in SHAPES {
-        for rows in [1, 2, 11, 12, 13, 24, 25, 100, 200] {
+        for rows in [1, 2, 11, 12, 13, 25, 110] {
             for in_place in [false, true] {
                 let (split, read, written) = layers(widths, rows, in_place);
                 let end = split.nodes.last().expect("a node").output;
@@ -229,7 +229,10 @@ fn held_runs_are_runs() {
         let mut held = prepared.hold(&memories).expect("fits").expect("this backend holds");
         for _ in 0..3 {
             held.run().expect("runs");
-            assert_eq!(held.bytes(MemorySlot(1)).expect("used"), expected);
+            for node in &split.nodes {
+                let result = values(held.bytes(MemorySlot(1)).expect("used"), &node.output);
+                assert_eq!(result, values(&expected, &node.output), "{}, {rows} rows", node.name);
+            }
             held.bytes_mut(MemorySlot(1)).expect("written").fill(0);
         }
         assert!(held.bytes_mut(MemorySlot(0)).is_none(), "it is read");

@@ -68,6 +68,14 @@ pub enum RegistryError {
         /// Why.
         source: BackendError,
     },
+    /// The backend has no such memory to plan with.
+    #[error("backend `{backend}`: {source}")]
+    BufferType {
+        /// The backend.
+        backend: String,
+        /// Why.
+        source: BackendError,
+    },
     /// An option that needs a value has none.
     #[error("backend `{backend}`: `{key}` needs a value; write {key}=VALUE")]
     MissingValue {

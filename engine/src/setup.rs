@@ -3,7 +3,7 @@
 use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
-use entensor_components::{Backend, BackendHandle, BackendIndex, BackendName, Priority};
+use entensor_components::{Backend, BackendHandle, BackendIndex, BackendName, Priority, WithBufferType};
 use entensor_systems::{Backends, Recording, init_resources, install_plan_schedule};
 
 use crate::{
@@ -21,6 +21,7 @@ pub struct EngineBuilder {
     specs: Vec<String>,
     instances: Vec<Arc<dyn Backend>>,
     registry: Registry,
+    buffer_types: Vec<(String, String)>,
     recording: Recording,
     verify: bool,
 }
@@ -31,6 +32,7 @@ impl Default for EngineBuilder {
             specs: Vec::new(),
             instances: Vec::new(),
             registry: Registry::default(),
+            buffer_types: Vec::new(),
             recording: Recording::Off,
             verify: cfg!(debug_assertions),
         }
@@ -56,6 +58,22 @@ impl EngineBuilder {
     #[must_use]
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
+        self
+    }
+
+    /// Chooses which of its buffer types ([`Backend::buffer_types`]) a backend plans memory of, and makes buffers of unless told otherwise:
+    /// host memory that a device copies from faster, say. Without it, the first.
+    ///
+    /// ```
+    /// use entensor::Engine;
+    ///
+    /// let refused = Engine::builder().backend("cpu:threads=1").buffer_type("cpu", "cpu-repacked").build();
+    /// let text = refused.err().expect("results need an ordinary layout").to_string();
+    /// assert!(text.contains("cannot plan memory of type `cpu-repacked`"), "{text}");
+    /// ```
+    #[must_use]
+    pub fn buffer_type(mut self, backend: impl Into<String>, buffer_type: impl Into<String>) -> Self {
+        self.buffer_types.push((backend.into(), buffer_type.into()));
         self
     }
 
@@ -106,6 +124,9 @@ impl EngineBuilder {
                 return Err(RegistryError::DuplicateName { name: backend.name().into() }.into());
             }
         }
+        for (name, buffer_type) in &self.buffer_types {
+            choose_type(&mut backends, name, buffer_type)?;
+        }
         let world = owned.borrow_mut();
         init_resources(world);
         world.insert_resource(VerifyPlans(self.verify));
@@ -117,4 +138,16 @@ impl EngineBuilder {
         install_plan_schedule(world, self.recording)?;
         Ok(Engine::new_in(owned))
     }
+}
+
+/// Puts a backend with another default type in a backend's place.
+fn choose_type(backends: &mut [Arc<dyn Backend>], name: &str, buffer_type: &str) -> Result<(), RegistryError> {
+    let known = || backends.iter().map(|backend| backend.name().into()).collect();
+    let Some(at) = backends.iter().position(|backend| backend.name().eq_ignore_ascii_case(name)) else {
+        return Err(RegistryError::UnknownName { name: name.into(), known: known() });
+    };
+    let chosen = WithBufferType::new(Arc::clone(&backends[at]), buffer_type);
+    let chosen = chosen.map_err(|source| RegistryError::BufferType { backend: name.into(), source })?;
+    backends[at] = Arc::new(chosen);
+    Ok(())
 }

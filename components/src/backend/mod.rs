@@ -8,6 +8,7 @@
 
 mod buffer;
 mod capabilities;
+mod default_type;
 mod error;
 mod queue;
 mod split;
@@ -16,6 +17,7 @@ use std::{any::Any, sync::Arc, time::Duration};
 
 pub use buffer::{DeviceBuffer, MemoryReport};
 pub use capabilities::{BufferTypeInfo, Capabilities, IMPORT_ALIGN_BYTES, Support, dtype_refusal};
+pub use default_type::WithBufferType;
 pub use error::BackendError;
 pub use queue::{QueueKind, Readback, Ticket};
 pub use split::{

@@ -2,6 +2,7 @@
 
 mod mistakes;
 mod parts;
+mod planned;
 mod private;
 mod usage;
 

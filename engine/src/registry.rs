@@ -68,9 +68,9 @@ pub enum RegistryError {
         /// Why.
         source: BackendError,
     },
-    /// The backend has no such memory to plan with.
+    /// The backend cannot be configured so.
     #[error("backend `{backend}`: {source}")]
-    BufferType {
+    Config {
         /// The backend.
         backend: String,
         /// Why.

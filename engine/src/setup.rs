@@ -3,7 +3,7 @@
 use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
-use entensor_components::{Backend, BackendHandle, BackendIndex, BackendName, Priority, WithBufferType};
+use entensor_components::{Backend, BackendConfig, BackendHandle, BackendIndex, BackendName, Configured, Priority};
 use entensor_systems::{Backends, Recording, init_resources, install_plan_schedule};
 
 use crate::{
@@ -21,7 +21,7 @@ pub struct EngineBuilder {
     specs: Vec<String>,
     instances: Vec<Arc<dyn Backend>>,
     registry: Registry,
-    buffer_types: Vec<(String, String)>,
+    configs: Vec<(String, BackendConfig)>,
     recording: Recording,
     verify: bool,
 }
@@ -32,7 +32,7 @@ impl Default for EngineBuilder {
             specs: Vec::new(),
             instances: Vec::new(),
             registry: Registry::default(),
-            buffer_types: Vec::new(),
+            configs: Vec::new(),
             recording: Recording::Off,
             verify: cfg!(debug_assertions),
         }
@@ -61,19 +61,19 @@ impl EngineBuilder {
         self
     }
 
-    /// Chooses which of its buffer types ([`Backend::buffer_types`]) a backend plans memory of, and makes buffers of unless told otherwise:
-    /// host memory that a device copies from faster, say. Without it, the first.
+    /// Chooses what a backend leaves to its caller: which of its buffer types planned memory has, and which work it takes from the host.
     ///
     /// ```
-    /// use entensor::Engine;
+    /// use entensor::{BackendConfig, Engine};
     ///
-    /// let refused = Engine::builder().backend("cpu:threads=1").buffer_type("cpu", "cpu-repacked").build();
+    /// let config = BackendConfig { buffer_type: Some("cpu-repacked".into()), ..BackendConfig::default() };
+    /// let refused = Engine::builder().backend("cpu:threads=1").configure("cpu", config).build();
     /// let text = refused.err().expect("results need an ordinary layout").to_string();
     /// assert!(text.contains("cannot plan memory of type `cpu-repacked`"), "{text}");
     /// ```
     #[must_use]
-    pub fn buffer_type(mut self, backend: impl Into<String>, buffer_type: impl Into<String>) -> Self {
-        self.buffer_types.push((backend.into(), buffer_type.into()));
+    pub fn configure(mut self, backend: impl Into<String>, config: BackendConfig) -> Self {
+        self.configs.push((backend.into(), config));
         self
     }
 
@@ -124,8 +124,8 @@ impl EngineBuilder {
                 return Err(RegistryError::DuplicateName { name: backend.name().into() }.into());
             }
         }
-        for (name, buffer_type) in &self.buffer_types {
-            choose_type(&mut backends, name, buffer_type)?;
+        for (name, config) in &self.configs {
+            configure(&mut backends, name, config)?;
         }
         let world = owned.borrow_mut();
         init_resources(world);
@@ -140,14 +140,14 @@ impl EngineBuilder {
     }
 }
 
-/// Puts a backend with another default type in a backend's place.
-fn choose_type(backends: &mut [Arc<dyn Backend>], name: &str, buffer_type: &str) -> Result<(), RegistryError> {
+/// Puts a configured backend in the place of the one of its name.
+fn configure(backends: &mut [Arc<dyn Backend>], name: &str, config: &BackendConfig) -> Result<(), RegistryError> {
     let known = || backends.iter().map(|backend| backend.name().into()).collect();
     let Some(at) = backends.iter().position(|backend| backend.name().eq_ignore_ascii_case(name)) else {
         return Err(RegistryError::UnknownName { name: name.into(), known: known() });
     };
-    let chosen = WithBufferType::new(Arc::clone(&backends[at]), buffer_type);
-    let chosen = chosen.map_err(|source| RegistryError::BufferType { backend: name.into(), source })?;
-    backends[at] = Arc::new(chosen);
+    let configured = Configured::new(Arc::clone(&backends[at]), config);
+    let configured = configured.map_err(|source| RegistryError::Config { backend: name.into(), source })?;
+    backends[at] = Arc::new(configured);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Buffers as an engine's users meet them.
 
+mod configured;
 mod mistakes;
 mod parts;
-mod planned;
 mod private;
 mod usage;
 

@@ -1,4 +1,4 @@
-//! Planned memory of a type that the caller chose.
+//! What callers choose of a backend: the type of planned memory, and the work that it takes from the host.
 
 use std::sync::{
     Arc, Mutex,
@@ -6,7 +6,8 @@ use std::sync::{
 };
 
 use entensor::{
-    Backend, BackendError, DType, Engine, EngineError, GraphBuilder, Usage,
+    Backend, BackendConfig, BackendError, Cause, DType, Engine, EngineError, GraphBuilder, OffloadPolicy, OpKind,
+    Usage,
     components::{
         BufferKey, BufferTypeInfo, Capabilities, MemoryHandle, MemoryKind, MemoryReport, OpDesc, PreparedSplit,
         SplitView, Support,
@@ -92,8 +93,12 @@ fn types() -> Arc<Types> {
     Arc::new(Types { oracle: OracleBackend::new("host"), made: Mutex::default(), ordinary: AtomicU64::new(0) })
 }
 
+fn of_type(buffer_type: &str) -> BackendConfig {
+    BackendConfig { buffer_type: Some(buffer_type.into()), ..BackendConfig::default() }
+}
+
 fn refusal(buffer_type: &str) -> String {
-    let builder = Engine::builder().backend_instance(types()).buffer_type("host", buffer_type);
+    let builder = Engine::builder().backend_instance(types()).configure("host", of_type(buffer_type));
     builder.build().err().expect("not to be planned with").to_string()
 }
 
@@ -101,7 +106,7 @@ fn refusal(buffer_type: &str) -> String {
 fn planned_memory_is_of_the_type_that_the_caller_chose() {
     let backend = types();
     let builder = Engine::builder().verify_plans(true).backend_instance(Arc::clone(&backend) as Arc<dyn Backend>);
-    let mut engine = builder.buffer_type("HOST", "coarse").build().expect("it makes that type");
+    let mut engine = builder.configure("HOST", of_type("coarse")).build().expect("it makes that type");
     let mut g = GraphBuilder::new("g");
     let x = g.input("x", DType::F32, &[3]).expect("a small input");
     let z = g.input("z", DType::F32, &[3]).expect("a small input");
@@ -134,7 +139,59 @@ fn what_cannot_be_planned_with_is_refused() {
     assert!(refusal("none").contains("it makes: host, coarse, far, private"), "{}", refusal("none"));
     assert!(refusal("private").contains("its layout is private"), "{}", refusal("private"));
     assert!(refusal("far").contains("does not compute on that memory"), "{}", refusal("far"));
-    let unknown = Engine::builder().backend_instance(types()).buffer_type("gpu", "coarse").build();
+    let unknown = Engine::builder().backend_instance(types()).configure("gpu", of_type("coarse")).build();
     let text = unknown.err().expect("there is no gpu").to_string();
     assert!(text.contains("there is no backend `gpu`; there are: host"), "{text}");
+}
+
+/// Where a product of eight columns with weights on the host runs, and why.
+fn product_with(policy: Option<OffloadPolicy>) -> (u32, Cause, String) {
+    let memory = MemoryKind("device0".into());
+    let capabilities = Capabilities {
+        reads: vec![memory.clone()],
+        memory,
+        buffer_type: "device0".into(),
+        offload_batch: Some(32),
+        ..Capabilities::host()
+    };
+    let device: Arc<dyn Backend> = Arc::new(OracleBackend::with_capabilities("device", capabilities));
+    let host: Arc<dyn Backend> = Arc::new(OracleBackend::new("host"));
+    let builder = Engine::builder().verify_plans(true).backend_instance(device).backend_instance(host);
+    let config = BackendConfig { offload: policy, ..BackendConfig::default() };
+    let mut engine = builder.configure("device", config).build().expect("oracles start");
+    let w = engine.weights("w", DType::F32, &[4, 4], &[1.0; 16]).expect("16 values");
+    let mut g = GraphBuilder::new("g");
+    let w = g.shared(&w).expect("one tensor");
+    let x = g.input("x", DType::F32, &[4, 8]).expect("a small input");
+    let y = g.mul_mat(w, x).expect("shapes fit");
+    let y = g.output("y", y).expect("a free name");
+    let graph = engine.add_graph(g);
+    engine.write(graph, x, &[1.0_f32; 32]).expect("an input");
+    engine.run(graph).expect("it runs");
+    let mut result = [0.0_f32; 32];
+    engine.read(graph, y, &mut result).expect("an output");
+    assert_eq!(result, [4.0; 32]);
+    let plan = engine.plan_of(graph).expect("planned");
+    let node = plan.find("y").expect("it is named");
+    (plan.placements[node], plan.causes[node], plan.why(node))
+}
+
+#[test]
+fn callers_choose_what_is_offloaded() {
+    let (backend, cause, why) = product_with(None);
+    assert_eq!((backend, cause), (1, Cause::Weights), "{why}");
+    assert!(why.contains("batch 8 below offload threshold 32 of device"), "{why}");
+    let (backend, cause, why) = product_with(Some(OffloadPolicy::from_batch(8)));
+    assert_eq!((backend, cause), (0, Cause::Offload), "{why}");
+    assert!(why.contains("batch 8 reaches offload threshold 8 of device"), "{why}");
+    let (backend, _, why) = product_with(Some(OffloadPolicy::never()));
+    assert_eq!(backend, 1);
+    assert!(why.contains("device takes no work from the host"), "{why}");
+    // One op apart from the others.
+    let policy = OffloadPolicy::from_batch(1).with_op(OpKind::MulMat, Some(9));
+    let (backend, _, why) = product_with(Some(policy));
+    assert_eq!(backend, 1);
+    assert!(why.contains("batch 8 below offload threshold 9 of device"), "{why}");
+    let policy = OffloadPolicy::never().with_op(OpKind::MulMat, Some(2));
+    assert_eq!(product_with(Some(policy)).0, 0);
 }

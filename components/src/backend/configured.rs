@@ -1,4 +1,4 @@
-//! A backend with another default buffer type, chosen by the caller.
+//! A backend as its caller wants it: which of its buffer types planned memory has, and which work it takes from the host.
 
 use std::{any::Any, sync::Arc, time::Duration};
 
@@ -8,36 +8,92 @@ use super::{
 };
 use crate::{
     memory::{BufferKey, ByteRows, ImportedBytes, MemoryHandle, RowsReadback, Usage},
-    op::OpDesc,
+    op::{OpDesc, OpKind},
     shape::TensorDesc,
 };
 
-/// A backend as it is, but for the type of the buffers that it makes unless another one is asked for: planned memory above all. Alignment,
-/// padding and the largest buffer are those of the type, and backends with one default type share arenas.
-pub struct WithBufferType {
+/// From which batch on ops whose weights lie in host memory are worth an upload: one threshold, and others for single ops.
+///
+/// ```
+/// use entensor_components::{OffloadPolicy, OpKind};
+///
+/// let policy = OffloadPolicy::from_batch(32).with_op(OpKind::MulMatId, Some(8)).with_op(OpKind::Rope, None);
+/// assert_eq!(policy.batch_of(OpKind::MulMat), Some(32));
+/// assert_eq!(policy.batch_of(OpKind::MulMatId), Some(8));
+/// assert_eq!(policy.batch_of(OpKind::Rope), None);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OffloadPolicy {
+    batch: Option<u64>,
+    ops: Vec<(OpKind, Option<u64>)>,
+}
+
+impl OffloadPolicy {
+    /// No work is taken from the host.
+    #[must_use]
+    pub fn never() -> Self {
+        Self::default()
+    }
+
+    /// Every op is, from this batch on ([`OpDesc::batch`]).
+    #[must_use]
+    pub fn from_batch(batch: u64) -> Self {
+        Self { batch: Some(batch), ops: Vec::new() }
+    }
+
+    /// Another threshold for one op; `None` for never.
+    #[must_use]
+    pub fn with_op(mut self, op: OpKind, batch: Option<u64>) -> Self {
+        self.ops.retain(|(other, _)| *other != op);
+        self.ops.push((op, batch));
+        self
+    }
+
+    /// The threshold of an op; `None` for never.
+    #[must_use]
+    pub fn batch_of(&self, op: OpKind) -> Option<u64> {
+        self.ops.iter().find(|(other, _)| *other == op).map_or(self.batch, |(_, batch)| *batch)
+    }
+}
+
+/// What a caller may choose of a backend; what is `None` stays as the backend has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendConfig {
+    /// Which of its [`Backend::buffer_types`] planned memory has, and every buffer for which no other type is asked.
+    pub buffer_type: Option<Arc<str>>,
+    /// Which work it takes from the host.
+    pub offload: Option<OffloadPolicy>,
+}
+
+/// A backend with a [`BackendConfig`]. Alignment, padding and the largest buffer are those of the chosen type, and backends with one
+/// type share arenas.
+pub struct Configured {
     backend: Arc<dyn Backend>,
     capabilities: Capabilities,
     info: BufferTypeInfo,
+    offload: Option<OffloadPolicy>,
 }
 
-impl WithBufferType {
-    /// The backend with one of its [`Backend::buffer_types`] for a default.
+impl Configured {
+    /// The backend as the caller wants it.
     ///
     /// # Errors
     /// [`BackendError::UnknownBufferType`] lists what there is. [`BackendError::UnsuitedBufferType`] for private layouts, which hold no
     /// results, and for memory that the backend does not compute on.
-    pub fn new(backend: Arc<dyn Backend>, buffer_type: &str) -> Result<Self, BackendError> {
-        let info = find_type(&*backend, buffer_type)?;
+    pub fn new(backend: Arc<dyn Backend>, config: &BackendConfig) -> Result<Self, BackendError> {
         let own = backend.capabilities();
+        let info = find_type(&*backend, config.buffer_type.as_deref().unwrap_or(&own.buffer_type))?;
         let reason = match () {
-            () if info.opaque => Some("its layout is private, and results need an ordinary one"),
+            () if info.opaque && info.name != own.buffer_type => {
+                Some("its layout is private, and results need an ordinary one")
+            }
             () if !own.reads.contains(&info.memory) => Some("the backend does not compute on that memory"),
             // Copies to and from devices end on the host.
             () if own.memory.is_host() && !info.memory.is_host() => Some("other backends expect this one on the host"),
             () => None,
         };
         if let Some(reason) = reason {
-            let (backend, buffer_type) = (backend.name().into(), buffer_type.into());
+            let (backend, buffer_type) = (backend.name().into(), Arc::clone(&info.name));
             return Err(BackendError::UnsuitedBufferType { backend, buffer_type, reason });
         }
         let capabilities = Capabilities {
@@ -46,13 +102,14 @@ impl WithBufferType {
             max_buffer_bytes: info.max_buffer_bytes,
             align_bytes: info.align_bytes,
             pad_bytes: info.pad_bytes,
+            offload_batch: config.offload.as_ref().map_or(own.offload_batch, |policy| policy.batch),
             ..own.clone()
         };
-        Ok(Self { backend, capabilities, info })
+        Ok(Self { backend, capabilities, info, offload: config.offload.clone() })
     }
 }
 
-impl Backend for WithBufferType {
+impl Backend for Configured {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -74,6 +131,17 @@ impl Backend for WithBufferType {
         self.backend.reads_opaque(op, operand, is_whole, buffer_type)
     }
 
+    fn offload_batch(&self, op: OpKind) -> Option<u64> {
+        self.offload.as_ref().map_or_else(|| self.backend.offload_batch(op), |policy| policy.batch_of(op))
+    }
+
+    fn wants_offload(&self, op: &OpDesc<'_>) -> bool {
+        match &self.offload {
+            Some(policy) => policy.batch_of(op.op.kind()).is_some_and(|threshold| op.batch() >= threshold),
+            None => self.backend.wants_offload(op),
+        }
+    }
+
     // Everything below is the backend's own.
 
     fn name(&self) -> &str {
@@ -82,10 +150,6 @@ impl Backend for WithBufferType {
 
     fn support(&self, op: &OpDesc<'_>) -> Support {
         self.backend.support(op)
-    }
-
-    fn wants_offload(&self, op: &OpDesc<'_>) -> bool {
-        self.backend.wants_offload(op)
     }
 
     fn import_host(&self, bytes: Arc<dyn ImportedBytes>) -> Result<BufferKey, BackendError> {
@@ -255,7 +319,7 @@ mod tests {
     /// A default that stood in for a backend's own method would be a wrong answer without an error.
     #[test]
     fn every_method_is_handed_on() {
-        let (seam, own) = (include_str!("mod.rs"), include_str!("default_type.rs"));
+        let (seam, own) = (include_str!("mod.rs"), include_str!("configured.rs"));
         let seam =
             seam.split_once("pub trait Backend").and_then(|(_, rest)| rest.split_once("\n}")).expect("the trait").0;
         let own = own.split_once("impl Backend for").expect("the implementation").1;

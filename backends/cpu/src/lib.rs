@@ -38,6 +38,7 @@ mod simd;
 mod support;
 mod sync;
 mod tensor;
+mod timed;
 mod walk;
 mod work;
 

@@ -7,6 +7,7 @@ use std::{
     cell::UnsafeCell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use entensor_components::{BackendError, Cursor, MemoryHandle, PreparedSplit, Progress, RunLimit, Ticket};
@@ -19,6 +20,7 @@ use crate::{
     lower::Program,
     simd::AnyLevel,
     tensor::{Base, Bases},
+    timed::Timed,
     walk::{End, Helpers, Task, Walk, Word},
     work::WorkMemory,
 };
@@ -49,6 +51,11 @@ pub(crate) enum Failure {
 }
 
 impl Run {
+    /// The node that a step belongs to.
+    pub(crate) fn node(&self, step: usize) -> usize {
+        self.program.steps[step].node
+    }
+
     pub(crate) fn new(program: Program, level: AnyLevel, max_helpers: usize) -> Result<Self, BackendError> {
         let work = WorkMemory::new(&program.work_bytes)?;
         let mut bases = vec![Base { bytes: std::ptr::null_mut(), len: 0, repacked: false }; program.slots]
@@ -134,6 +141,32 @@ impl PreparedSplit for Prepared {
     }
 
     fn run_from(&self, memory: &[MemoryHandle], from: Cursor, limit: &RunLimit<'_>) -> Result<Progress, BackendError> {
+        self.run_as(&*self.run, memory, from, limit)
+    }
+
+    fn run_timed(
+        &self,
+        memory: &[MemoryHandle],
+        from: Cursor,
+        limit: &RunLimit<'_>,
+        took: &mut dyn FnMut(usize, Duration),
+    ) -> Result<Progress, BackendError> {
+        let timed = Timed::new(&self.run, took);
+        let progress = self.run_as(&timed, memory, from, limit);
+        timed.end();
+        progress
+    }
+}
+
+impl Prepared {
+    /// `task` is the run as the calling thread sees it.
+    fn run_as(
+        &self,
+        task: &impl Task<Failure = Failure>,
+        memory: &[MemoryHandle],
+        from: Cursor,
+        limit: &RunLimit<'_>,
+    ) -> Result<Progress, BackendError> {
         let run = &self.run;
         let place = (from.step as usize, from.row as usize);
         if !run.walk.has(place.0, place.1) {
@@ -155,7 +188,7 @@ impl PreparedSplit for Prepared {
         // Who has no time does one chunk, and nobody is woken for it.
         let helpers = helpers.as_ref().filter(|_| !limit.is_over()).map(|helpers| helpers as &dyn Helpers);
         let end = if limit.is_none() {
-            run.walk.lead(&**run, place, None::<fn(bool) -> Word>, helpers)
+            run.walk.lead(task, place, None::<fn(bool) -> Word>, helpers)
         } else {
             let word = |begun: bool| {
                 if limit.is_cancelled() {
@@ -166,7 +199,7 @@ impl PreparedSplit for Prepared {
                     Word::GoOn
                 }
             };
-            run.walk.lead(&**run, place, Some(word), helpers)
+            run.walk.lead(task, place, Some(word), helpers)
         };
         drop(locks);
         match end {

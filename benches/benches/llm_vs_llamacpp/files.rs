@@ -62,7 +62,9 @@ fn config(weights: &str, input: &GgufFile) -> Result<QuantizeConfig, Box<dyn Err
     let (first, last) = (layers / 8, 7 * layers / 8);
     let finer = (0..layers).filter(|&layer| layer < first || layer >= last || (layer - first) % 3 == 2);
     let finer = finer.flat_map(|layer| ["attn_v", "ffn_down"].map(|part| format!("blk.{layer}.{part}.weight")));
-    let keep: Result<Vec<KeepRule>, _> =
-        std::iter::once("token_embd.weight".to_owned()).chain(finer).map(|name| format!("{name}=q6_K").parse()).collect();
+    let keep: Result<Vec<KeepRule>, _> = std::iter::once("token_embd.weight".to_owned())
+        .chain(finer)
+        .map(|name| format!("{name}=q6_K").parse())
+        .collect();
     Ok(QuantizeConfig { dtype: DType::Q4K, keep: keep? })
 }

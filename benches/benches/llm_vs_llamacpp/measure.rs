@@ -1,11 +1,6 @@
 //! Runs of both engines in turn, and the machine's limits beside them.
 
-use std::{
-    error::Error,
-    path::Path,
-    process::Command,
-    time::Duration,
-};
+use std::{error::Error, path::Path, process::Command, time::Duration};
 
 use entensor_benches::limits::{self, Memory, Rate};
 use entensor_models::{
@@ -100,7 +95,11 @@ pub(crate) fn speeds(
     // Plans, page tables and caches are made by a first, shorter turn.
     for side in &mut sides {
         for &run in runs {
-            let short = if run.decode { Run { tokens: run.tokens.min(8), ..run } } else { Run { tokens: run.tokens.min(512), ..run } };
+            let short = if run.decode {
+                Run { tokens: run.tokens.min(8), ..run }
+            } else {
+                Run { tokens: run.tokens.min(512), ..run }
+            };
             side.prepare(short)?;
             side.run(short)?;
         }

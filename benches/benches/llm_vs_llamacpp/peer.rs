@@ -32,7 +32,11 @@ impl Peer {
             });
             let found: Vec<Self> = parts.collect::<Result<_, _>>()?;
             let found: Vec<Self> = found.into_iter().filter(|peer| wanted(&peer.name)).collect();
-            return if found.is_empty() { Err("ENTENSOR_LLAMACPP names no build that is wanted".into()) } else { Ok(found) };
+            return if found.is_empty() {
+                Err("ENTENSOR_LLAMACPP names no build that is wanted".into())
+            } else {
+                Ok(found)
+            };
         }
         let builds = [("plain", "peer"), ("openmp", "openmp")].into_iter().filter(|(name, _)| wanted(name));
         builds.map(|(name, feature)| Self::build(name, feature)).collect()
@@ -46,7 +50,9 @@ impl Peer {
         command.args(["build", "--release", "--package", "entensor-llamacpp", "--features", feature, "--target-dir"]);
         command.arg(&folder).current_dir(env!("CARGO_MANIFEST_DIR"));
         command.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", "-C target-cpu=native");
-        eprintln!("llama.cpp with {name} threads, built for this processor: RUSTFLAGS='-C target-cpu=native' {command:?}");
+        eprintln!(
+            "llama.cpp with {name} threads, built for this processor: RUSTFLAGS='-C target-cpu=native' {command:?}"
+        );
         let status = command.status()?;
         if !status.success() {
             return Err("llama.cpp was not built; the README says what that needs".into());

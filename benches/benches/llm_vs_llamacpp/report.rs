@@ -58,7 +58,9 @@ pub(crate) fn speeds(weights: &str, threads: usize, found: &Found) -> String {
 
 /// Lines about memory.
 pub(crate) fn memory(weights: &str, threads: usize, found: &[Option<Resident>; 2]) -> String {
-    let [Some(ours), Some(peer)] = found else { return format!("{weights}: this system does not tell how much memory is resident\n") };
+    let [Some(ours), Some(peer)] = found else {
+        return format!("{weights}: this system does not tell how much memory is resident\n");
+    };
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     format!(
         "{weights}, {threads} threads, memory after 2048 tokens: ours {:.1} MiB at most, {:.1} of its own; llama.cpp {:.1} MiB at most, {:.1} \

@@ -83,7 +83,8 @@ impl Wishes {
             rounds: None,
         };
         for word in words {
-            let counted = |last| word.strip_suffix(last).and_then(|n: &str| n.parse().ok()).filter(|n| (1..=256).contains(n));
+            let counted =
+                |last| word.strip_suffix(last).and_then(|n: &str| n.parse().ok()).filter(|n| (1..=256).contains(n));
             if let Some(name) = WEIGHTS.iter().find(|name| name.eq_ignore_ascii_case(word)) {
                 wishes.weights.push(name);
             } else if let Some(run) = Run::parse(word) {

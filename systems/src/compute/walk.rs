@@ -56,7 +56,7 @@ pub struct RunState {
 
 impl RunState {
     /// The state of a run that has not begun.
-    pub(super) fn start(plan: &Arc<Plan>, slot: u32, recorder: Option<&Arc<Recorder>>) -> Self {
+    pub(super) fn start(plan: &Plan, slot: u32, recorder: Option<&Arc<Recorder>>) -> Self {
         let mut state = plan.spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         let events = plan.programs[slot as usize % plan.programs.len()].events;
         state.events.clear();

@@ -79,8 +79,8 @@ impl Recorder {
         }
     }
 
-    pub(super) fn is_of(&self, plan: &Arc<Plan>) -> bool {
-        std::ptr::eq(self.plan.as_ptr(), Arc::as_ptr(plan))
+    pub(super) fn is_of(&self, plan: &Plan) -> bool {
+        std::ptr::eq(self.plan.as_ptr(), plan)
     }
 
     /// Nothing is recorded from now on.
@@ -165,7 +165,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Begins a run; `None` if nobody wants to know.
-    pub(crate) fn start(recorder: &Arc<Recorder>, plan: &Arc<Plan>) -> Option<Self> {
+    pub(crate) fn start(recorder: &Arc<Recorder>, plan: &Plan) -> Option<Self> {
         if !recorder.is_on.load(Ordering::Relaxed) || !recorder.is_of(plan) {
             return None;
         }

@@ -3,10 +3,7 @@
 use std::{error::Error, path::Path, process::Command, time::Duration};
 
 use entensor_benches::limits::{self, Memory, Rate};
-use entensor_models::{
-    arch::LlamaConfig,
-    gguf::GgufFile,
-};
+use entensor_models::{arch::LlamaConfig, gguf::GgufFile};
 
 use crate::{
     ours,

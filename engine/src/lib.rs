@@ -22,6 +22,7 @@ mod lost;
 mod memory;
 mod observe;
 mod partial;
+mod profile;
 mod registry;
 mod run;
 mod runner;
@@ -45,7 +46,8 @@ pub use entensor_components::{
 };
 pub use entensor_systems as systems;
 pub use entensor_systems::{
-    Pass, PassTimings, Plan, PlanCounters, PlanError, PlanReason, PlanSalt, PlanSystems, Violation, planning,
+    CopyProfile, Figures, GraphProfile, NodeProfile, OpProfile, Pass, PassTimings, Plan, PlanCounters, PlanError,
+    PlanReason, PlanSalt, PlanSystems, Profile, ProfileConfig, SplitProfile, Timing, Violation, planning,
 };
 pub use error::{BuildError, EngineError};
 pub use figures::{BackendFigures, BackendMemory, ComputeBuffer, EXPLAIN_VARIABLE, GraphFigures};

@@ -39,6 +39,7 @@ mod simd;
 mod support;
 mod sync;
 mod tensor;
+mod timed;
 mod walk;
 mod work;
 

@@ -1,7 +1,10 @@
 //! What the backend gives for a split: memory is bound, the steps are walked, and where a run stops is a cursor.
 #![expect(unsafe_code, reason = "writes down where locked memory begins")]
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use entensor_components::{
     BackendError, Cursor, HeldSplit, HostLocks, MemoryHandle, MemorySlot, PreparedSplit, Progress, RunLimit, Ticket,
@@ -10,9 +13,10 @@ use entensor_components::{
 use crate::{
     bind,
     crew::Crew,
-    run::Run,
+    run::{Failure, Run},
     tensor::Base,
-    walk::{End, Helpers, Word},
+    timed::Timed,
+    walk::{End, Helpers, Task, Word},
 };
 
 /// Below this cost (about 30 µs) a run never leaves the calling thread: waking helpers would take as long.
@@ -56,20 +60,14 @@ impl Prepared {
         bind::lock(&self.run.program, memory, &mut bases[..self.run.program.slots])
     }
 
-    fn alone(&self) -> MutexGuard<'_, Option<Cursor>> {
-        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl PreparedSplit for Prepared {
-    fn submit(&self, memory: &[MemoryHandle]) -> Result<Ticket, BackendError> {
-        let mut alone = self.alone();
-        let (_locks, _) = self.bind(memory, &alone)?;
-        *alone = None;
-        self.run_whole().map(|()| Ticket::Done)
-    }
-
-    fn run_from(&self, memory: &[MemoryHandle], from: Cursor, limit: &RunLimit<'_>) -> Result<Progress, BackendError> {
+    /// Runs from a place up to a limit. `task` is the run as the calling thread sees it.
+    fn run_as(
+        &self,
+        task: &impl Task<Failure = Failure>,
+        memory: &[MemoryHandle],
+        from: Cursor,
+        limit: &RunLimit<'_>,
+    ) -> Result<Progress, BackendError> {
         let run = &self.run;
         let place = (from.step as usize, from.row as usize);
         if !run.walk.has(place.0, place.1) {
@@ -77,9 +75,6 @@ impl PreparedSplit for Prepared {
         }
         if limit.is_cancelled() {
             return Err(BackendError::Cancelled);
-        }
-        if limit.is_none() && from.is_start() {
-            return self.submit(memory).map(Progress::Done);
         }
         let mut paused = self.alone();
         let (locks, same) = self.bind(memory, &paused)?;
@@ -100,7 +95,7 @@ impl PreparedSplit for Prepared {
                 Word::GoOn
             }
         };
-        let end = run.walk.lead(&**run, place, Some(word), helpers);
+        let end = run.walk.lead(task, place, Some(word), helpers);
         drop(locks);
         match end {
             End::Done => Ok(Progress::Done(Ticket::Done)),
@@ -113,6 +108,39 @@ impl PreparedSplit for Prepared {
             End::Cancelled => Err(BackendError::Cancelled),
             End::Failed(failure) => Err(run.error(failure)),
         }
+    }
+
+    fn alone(&self) -> MutexGuard<'_, Option<Cursor>> {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PreparedSplit for Prepared {
+    fn submit(&self, memory: &[MemoryHandle]) -> Result<Ticket, BackendError> {
+        let mut alone = self.alone();
+        let (_locks, _) = self.bind(memory, &alone)?;
+        *alone = None;
+        self.run_whole().map(|()| Ticket::Done)
+    }
+
+    fn run_from(&self, memory: &[MemoryHandle], from: Cursor, limit: &RunLimit<'_>) -> Result<Progress, BackendError> {
+        if limit.is_none() && from.is_start() {
+            return self.submit(memory).map(Progress::Done);
+        }
+        self.run_as(&*self.run, memory, from, limit)
+    }
+
+    fn run_timed(
+        &self,
+        memory: &[MemoryHandle],
+        from: Cursor,
+        limit: &RunLimit<'_>,
+        took: &mut dyn FnMut(usize, Duration),
+    ) -> Result<Progress, BackendError> {
+        let timed = Timed::new(&self.run, took);
+        let progress = self.run_as(&timed, memory, from, limit);
+        timed.end();
+        progress
     }
 
     fn hold<'a>(&'a self, memory: &'a [MemoryHandle]) -> Result<Option<Box<dyn HeldSplit + 'a>>, BackendError> {

@@ -46,6 +46,11 @@ pub(crate) enum Failure {
 }
 
 impl Run {
+    /// The node that a step belongs to.
+    pub(crate) fn node(&self, step: usize) -> usize {
+        self.program.steps[step].node
+    }
+
     pub(crate) fn new(program: Program, level: AnyLevel, max_helpers: usize) -> Result<Self, BackendError> {
         let work = WorkMemory::new(&program.work_bytes)?;
         let mut bases = vec![Base { bytes: std::ptr::null_mut(), len: 0, repacked: false }; program.slots]

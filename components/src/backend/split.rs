@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{BackendError, Ticket};
@@ -219,6 +219,25 @@ pub trait PreparedSplit: Send + Sync {
     /// As [`Self::submit`], but for errors of nodes.
     fn hold<'a>(&'a self, _memory: &'a [MemoryHandle]) -> Result<Option<Box<dyn HeldSplit + 'a>>, BackendError> {
         Ok(None)
+    }
+
+    /// As [`Self::run_from`], and says how long nodes took: with the place of a node in the split, each time a step for it ends. A node may
+    /// have several steps, and a step may compute several nodes, of which it names one. Steps that overlap are told apart as the calling thread
+    /// comes to them, so that all times together are no more than the call's. For profiles: results are those of a run that is not timed.
+    ///
+    /// By default nothing is said of nodes.
+    ///
+    /// # Errors
+    /// As [`Self::run_from`].
+    fn run_timed(
+        &self,
+        memory: &[MemoryHandle],
+        from: Cursor,
+        limit: &RunLimit<'_>,
+        took: &mut dyn FnMut(usize, Duration),
+    ) -> Result<Progress, BackendError> {
+        let _ = took;
+        self.run_from(memory, from, limit)
     }
 }
 

@@ -9,7 +9,7 @@ use bevy_ecs::prelude::*;
 use entensor_components::{DeviceBuffer, MemoryHandle, RunLimit};
 
 use super::walk::{Mode, RunState};
-use crate::{error::PlanError, plan::Plan};
+use crate::{error::PlanError, plan::Plan, profile::Recorder};
 
 /// Errors of runs that are kept until somebody asks for them; older ones go first.
 const MOST_FAILED: usize = 16;
@@ -51,6 +51,8 @@ struct Runs {
     failed: VecDeque<(u64, PlanError)>,
     /// Which run's results each slot holds.
     results: Vec<Option<u64>>,
+    /// Takes the times of runs, if somebody wants them.
+    recorder: Option<Arc<Recorder>>,
     spare: Vec<Spare>,
 }
 
@@ -65,6 +67,14 @@ pub struct GraphRuns(Mutex<Runs>);
 impl GraphRuns {
     fn lock(&self) -> MutexGuard<'_, Runs> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the times of runs be taken from the next one on, as long as the recorder's profile exists.
+    pub fn record(&self, recorder: &Arc<Recorder>) {
+        let recorded = &mut self.lock().recorder;
+        if !recorded.as_ref().is_some_and(|recorded| Arc::ptr_eq(recorded, recorder)) {
+            *recorded = Some(Arc::clone(recorder));
+        }
     }
 
     /// Submits a run in a slot, and gives its number. Waits for the slot's last run if that is still under way; otherwise
@@ -91,7 +101,7 @@ impl GraphRuns {
         let (mut own_memory, mut own_existing) = runs.spare.pop().unwrap_or_default();
         own_memory.extend_from_slice(memory);
         own_existing.extend_from_slice(existing);
-        let state = RunState::start(plan, slot);
+        let state = RunState::start(plan, slot, runs.recorder.as_ref());
         let (memory, existing) = (own_memory, own_existing);
         runs.flight.push_back(Run { number, plan: Arc::clone(plan), memory, existing, slot, state });
         runs.advance(0, number, limit);
@@ -278,7 +288,8 @@ impl Runs {
                 self.results.resize(slot + 1, None);
             }
             self.results[slot] = Some(run.number);
-            let Run { plan, mut memory, mut existing, state, .. } = run;
+            let Run { plan, mut memory, mut existing, mut state, .. } = run;
+            state.note_time();
             state.end(&plan);
             memory.clear();
             existing.clear();

@@ -48,8 +48,47 @@ impl<W: BorrowMut<World>> Engine<W> {
         backend: BackendIndex,
         bytes: Arc<dyn ImportedBytes>,
     ) -> Result<BufferId, EngineError> {
+        let buffer = self.create_buffer(name, backend, Usage::Weights, (*bytes).as_ref().len() as u64)?;
+        self.fill_from(name, buffer, bytes)
+    }
+
+    /// The same in a buffer of one of the backend's types ([`Backend::buffer_types`](entensor_components::Backend::buffer_types)):
+    /// weights on large pages (`cpu-huge`), for instance. Blocks.
+    ///
+    /// # Errors
+    /// [`BackendError::UnknownBufferType`] lists what the backend makes; what the backend reports.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use entensor::{DType, Engine};
+    ///
+    /// let mut engine = Engine::builder().backend("cpu:threads=1").build()?;
+    /// let bytes: Arc<[u8]> = vec![0; 34 * 576].into();
+    /// let buffer = engine.upload_buffer_of("weights", engine.host(), "cpu-huge", Arc::new(bytes))?;
+    /// let weights = engine.tensor_in("w", DType::Q8_0, &[32, 576], buffer, 0)?;
+    /// # let _ = weights;
+    /// # Ok::<(), entensor::EngineError>(())
+    /// ```
+    pub fn upload_buffer_of(
+        &mut self,
+        name: &str,
+        backend: BackendIndex,
+        buffer_type: &str,
+        bytes: Arc<dyn ImportedBytes>,
+    ) -> Result<BufferId, EngineError> {
         let size_bytes = (*bytes).as_ref().len() as u64;
-        let buffer = self.create_buffer(name, backend, Usage::Weights, size_bytes)?;
+        let buffer = self.create_buffer_of(name, backend, buffer_type, Usage::Weights, size_bytes)?;
+        self.fill_from(name, buffer, bytes)
+    }
+
+    /// Fills a new buffer, or removes it.
+    fn fill_from(
+        &mut self,
+        name: &str,
+        buffer: BufferId,
+        bytes: Arc<dyn ImportedBytes>,
+    ) -> Result<BufferId, EngineError> {
         let memory = self.buffer(buffer)?;
         if let Err(source) = memory.backend().write(memory.memory(), 0, (*bytes).as_ref()) {
             self.world_mut().despawn(buffer.0);

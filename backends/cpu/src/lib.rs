@@ -8,7 +8,7 @@
 //!   grouped-query attention needs it.
 //! - **Cuts.** A prepared split runs from a cursor up to a deadline. Chunks are some microseconds of work on a grid that the shapes fix, so a
 //!   run that is cancelled or out of time comes back within a chunk or two, and where it was cut changes no bit.
-//! - **Memory.** Ordinary, or high-bandwidth memory through `libmemkind` ([`CpuMemory`]). Weights of `q4_0`, `q4_1` and `q8_0` may lie in
+//! - **Memory.** Ordinary, or high-bandwidth memory through `libmemkind` ([`CpuMemory`]); buffers of the type [`HUGE`] lie on pages of 2 MiB. Weights of `q4_0`, `q4_1` and `q8_0` may lie in
 //!   buffers of the type [`REPACKED`], eight rows side by side, for products alone: the same bits, from one stream.
 //! - **Unsafe.** `memory::hbm` (a C allocator), `tensor` (strides to pointers), `run` and `prepared` (who may touch them when) and `simd` (instructions); kernels promise only that they
 //!   write the rows of their chunk.
@@ -49,7 +49,7 @@ use entensor_components::{
     Backend, BackendError, BufferKey, BufferTypeInfo, ByteRows, Capabilities, ImportedBytes, MemoryHandle,
     MemoryReport, OpDesc, PreparedSplit, SplitView, Support, TensorDesc, Usage,
 };
-pub use memory::{CpuMemory, HIGH_BANDWIDTH, REPACKED, host_memory};
+pub use memory::{CpuMemory, HIGH_BANDWIDTH, HUGE, REPACKED, host_memory};
 pub use simd::Simd;
 
 use crate::{
@@ -189,6 +189,9 @@ impl Backend for CpuBackend {
         }
         if buffer_type == REPACKED {
             return self.buffers.create_repacked(size_bytes);
+        }
+        if buffer_type == HUGE {
+            return self.buffers.create_huge(size_bytes);
         }
         let known = self.buffer_types().iter().map(|info| info.name.to_string()).collect();
         let (backend, buffer_type) = (self.name.as_str().into(), buffer_type.into());

@@ -9,7 +9,7 @@ use std::{
 };
 
 use entensor_components::{Backend, BackendError, DType, Shape, TensorDesc, Usage};
-use entensor_cpu::{CpuBackend, CpuConfig, CpuMemory, HIGH_BANDWIDTH, REPACKED};
+use entensor_cpu::{CpuBackend, CpuConfig, CpuMemory, HIGH_BANDWIDTH, HUGE, REPACKED};
 
 /// Which of [`child`]'s parts to run.
 const PART: &str = "ENTENSOR_HBM_PART";
@@ -45,7 +45,7 @@ fn uses_memory(is_there: bool) {
     let cpu = hbm().expect("the stand-in is there");
     assert_eq!(&*cpu.capabilities().buffer_type, HIGH_BANDWIDTH);
     let types = cpu.buffer_types();
-    assert_eq!(types.iter().map(|info| &*info.name).collect::<Vec<_>>(), [HIGH_BANDWIDTH, REPACKED]);
+    assert_eq!(types.iter().map(|info| &*info.name).collect::<Vec<_>>(), [HIGH_BANDWIDTH, REPACKED, HUGE]);
     assert!(types[0].is_host(), "every host backend reads it in place");
     assert_eq!(types[0].description.starts_with("high-bandwidth memory"), is_there, "{}", types[0].description);
     assert_eq!(types[0].description.contains("ordinary host memory"), !is_there, "{}", types[0].description);

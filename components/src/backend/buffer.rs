@@ -21,6 +21,8 @@ pub struct MemoryReport {
     pub peak_bytes: u64,
     /// How much of ours lies in high-bandwidth memory.
     pub high_bandwidth_bytes: u64,
+    /// How much of ours lies on pages of 2 MiB or more, as the system counts them; memory that nobody has touched is not there yet.
+    pub huge_page_bytes: u64,
 }
 
 /// A buffer with its backend: destroyed when the last user lets go of it.

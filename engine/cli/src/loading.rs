@@ -1,13 +1,18 @@
 //! Engines and models from command-line options, with a progress bar on terminals.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use entensor::{AUTO, BackendSpec, Engine, EngineBuilder, Registry};
-use entensor_models::{LanguageModel, LoadStage};
+use entensor_models::{LanguageModel, LoadStage, ModelLoad, WeightMemory};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::{error::CliError, output::note};
+use serde::Serialize;
+
+use crate::{error::CliError, figures::bytes, output::note};
 
 /// The context where nothing else is asked for, if the model was trained for as much.
 const DEFAULT_CONTEXT: u32 = 2048;
@@ -85,6 +90,72 @@ impl PromptArgs {
     }
 }
 
+/// Where weights lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WeightsIn {
+    /// In the mapped file: no copy
+    #[default]
+    Mapped,
+    /// Copied to pages of 2 MiB: as much memory as the file is large, and faster to read
+    Huge,
+}
+
+impl WeightsIn {
+    fn memory(self) -> WeightMemory {
+        match self {
+            Self::Mapped => WeightMemory::Mapped,
+            Self::Huge => WeightMemory::Huge,
+        }
+    }
+}
+
+/// Where a model's weights lie, and what memory they take.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct WeightFigures {
+    /// `mapped` or `huge`, as it was asked for.
+    #[serde(rename = "weights")]
+    asked: &'static str,
+    /// The file, as it is mapped.
+    mapped_bytes: u64,
+    /// Memory of ours that the weights were copied to.
+    weight_copy_bytes: u64,
+    /// How much of all our memory lies on pages of 2 MiB.
+    huge_page_bytes: u64,
+}
+
+impl WeightFigures {
+    pub(crate) fn new(engine: &mut Engine, model: &LanguageModel, asked: WeightsIn) -> Self {
+        let mapped_bytes = model.file().mapping().len() as u64;
+        let huge_page_bytes = engine.memory().iter().map(|memory| memory.report.huge_page_bytes).sum();
+        let (asked, weight_copy_bytes) = match asked {
+            WeightsIn::Mapped => ("mapped", 0),
+            WeightsIn::Huge => ("huge", mapped_bytes),
+        };
+        Self { asked, mapped_bytes, weight_copy_bytes, huge_page_bytes }
+    }
+
+    /// Says so if what was asked for is not what there is.
+    fn note_refusal(&self) {
+        if self.weight_copy_bytes > 0 && self.huge_page_bytes < self.weight_copy_bytes / 2 {
+            let (got, all) = (bytes(self.huge_page_bytes), bytes(self.weight_copy_bytes));
+            note(format_args!(
+                "note: only {got} of {all} weights lie on 2 MiB pages; `entensor backends` says why there are none, or too little \
+                 memory was free in one piece"
+            ));
+        }
+    }
+}
+
+impl fmt::Display for WeightFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.weight_copy_bytes == 0 {
+            return write!(f, "mapped, {} of the file, no copy", bytes(self.mapped_bytes));
+        }
+        let (copy, huge) = (bytes(self.weight_copy_bytes), bytes(self.huge_page_bytes.min(self.weight_copy_bytes)));
+        write!(f, "copied, {copy} of memory, {huge} of it on 2 MiB pages")
+    }
+}
+
 /// Whether the weights are read before they are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weights {
@@ -104,8 +175,18 @@ pub(crate) fn progress_bar(template: &str) -> ProgressBar {
     bar
 }
 
-/// Loads a model. Progress is shown on standard error if that is a terminal.
+/// Loads a model whose weights stay in the mapped file. Progress is shown on standard error if that is a terminal.
 pub(crate) fn load(engine: &mut Engine, path: &Path, weights: Weights) -> Result<LanguageModel, CliError> {
+    load_in(engine, path, weights, WeightsIn::Mapped)
+}
+
+/// The same with weights where they are wanted; says so if they cannot be there.
+pub(crate) fn load_in(
+    engine: &mut Engine,
+    path: &Path,
+    weights: Weights,
+    place: WeightsIn,
+) -> Result<LanguageModel, CliError> {
     let bar = progress_bar("{msg} {bar:40} {bytes}/{total_bytes}");
     let show = |stage: LoadStage| match stage {
         LoadStage::Header => bar.set_message("vocabulary"),
@@ -118,12 +199,15 @@ pub(crate) fn load(engine: &mut Engine, path: &Path, weights: Weights) -> Result
         }
     };
     bar.set_message("header");
-    let loaded = LanguageModel::load(engine, path, show);
+    let how = ModelLoad { weights: place.memory(), ..ModelLoad::default() };
+    let loaded = LanguageModel::load_with(engine, path, how, show);
     if let (Ok(model), Weights::Warm) = (&loaded, weights) {
         model.warm(show);
     }
     bar.finish_and_clear();
-    Ok(loaded?)
+    let model = loaded?;
+    WeightFigures::new(engine, &model, place).note_refusal();
+    Ok(model)
 }
 
 /// The context to use; says so when it is more than the model was trained for.

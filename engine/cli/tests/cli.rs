@@ -33,6 +33,34 @@ fn run_streams_the_text_that_json_reports() {
 }
 
 #[test]
+fn huge_weights_compute_what_mapped_ones_do() {
+    let files = Files::new();
+    let model = files.write("tiny.gguf", Tiny::default().build());
+    let args = ["-p", PROMPT, "-n", "8", "--temp", "0"];
+    let run = |more: &[&str]| entensor("run", &model, &[&args[..], more].concat());
+    let (mapped, huge) = (run(&["--json"]).json(), run(&["--json", "--weights=huge"]).json());
+    assert_eq!(mapped["generated_ids"], huge["generated_ids"]);
+    let figures = |report: &serde_json::Value| {
+        let bytes = |key: &str| report[key].as_u64().expect("bytes");
+        let cold = report["cold_time_to_first_token_ms"].as_f64() > report["time_to_first_token_ms"].as_f64();
+        assert!(cold, "loading takes time: {report}");
+        (bytes("mapped_bytes"), bytes("weight_copy_bytes"), bytes("huge_page_bytes"))
+    };
+    let (file_bytes, copied_bytes, huge_page_bytes) = figures(&mapped);
+    assert_eq!((mapped["weights"].as_str(), copied_bytes, huge_page_bytes), (Some("mapped"), 0, 0));
+    let (same_bytes, copied_bytes, huge_page_bytes) = figures(&huge);
+    assert_eq!((huge["weights"].as_str(), same_bytes, copied_bytes), (Some("huge"), file_bytes, file_bytes));
+    assert!(huge_page_bytes <= copied_bytes.next_multiple_of(2 << 20));
+    assert!(run(&["--weights=huge"]).stderr.contains("2 MiB pages"));
+    assert!(run(&[]).stderr.contains("mapped"));
+    // Nobody beside the oracle makes such buffers.
+    let refused = run(&["--weights=huge", "--backend", "oracle"]);
+    assert!(refused.code != 0 && refused.stderr.contains("cpu-huge"), "{refused:?}");
+    let unknown = run(&["--weights=fast"]);
+    assert!(unknown.code == 2 && unknown.stderr.contains("mapped, huge"), "{unknown:?}");
+}
+
+#[test]
 fn run_prints_figures_for_people_on_standard_error() {
     let files = Files::new();
     let model = files.write("tiny.gguf", Tiny::default().build());

@@ -26,7 +26,7 @@ pub mod sampling;
 mod session;
 pub mod tokenizer;
 
-pub use model::{LanguageModel, LoadStage};
+pub use model::{LanguageModel, LoadStage, ModelLoad, WeightMemory};
 pub use session::{CACHE_BUCKET_ROWS, Logits, MICRO_BATCH_TOKENS, Session, SessionConfig};
 
 /// Anything that can go wrong in this crate.

@@ -293,7 +293,7 @@ impl<'a> Rows<'a> {
 
 /// Rows of a plane that lie side by side, where the weights' memory has the private layout.
 #[inline(always)]
-fn side_rows(bases: Bases<'_>, weights: &Place) -> usize {
+pub(super) fn side_rows(bases: Bases<'_>, weights: &Place) -> usize {
     let rows = weights.shape[1];
     if bases.is_repacked(weights) { rows - rows % SIDE } else { 0 }
 }

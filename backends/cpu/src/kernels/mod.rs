@@ -8,6 +8,7 @@ mod copy;
 mod elementwise;
 mod flash;
 mod ids;
+mod mat_vec;
 mod matmul;
 mod movement;
 mod norm;
@@ -25,6 +26,7 @@ pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, Map, Unary, Zip};
 pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
 pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
+pub(crate) use mat_vec::{Cut, MatVec, QuantizeVectors};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
 pub(crate) use movement::{Arange, Pad, Roll, TimestepEmbedding};
 pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};
@@ -64,6 +66,8 @@ pub(crate) enum Kernel {
     MulMat(MulMat),
     PackPanels(PackPanels),
     Chain(Chain),
+    QuantizeVectors(QuantizeVectors),
+    MatVec(MatVec),
     GetRows(GetRows),
     SetRows(SetRows),
     CopyRows(CopyRows),
@@ -132,6 +136,8 @@ impl Kernel {
                 || kernel.run(level, bases),
             ),
             Self::Chain(kernel) => run!(kernel),
+            Self::QuantizeVectors(kernel) => run!(kernel),
+            Self::MatVec(kernel) => run!(kernel),
             Self::GetRows(kernel) => run!(kernel),
             Self::SetRows(kernel) => run!(kernel),
             Self::CopyRows(kernel) => run!(kernel),
@@ -197,6 +203,11 @@ impl Grid {
         } else {
             Self::rows(rows, width, cost.saturating_mul(width))
         }
+    }
+
+    /// Parts of any kind, so many a chunk.
+    pub(crate) fn parts(parts: usize, per_chunk: usize) -> Self {
+        Self { rows: parts, width: 1, rows_per_chunk: per_chunk.max(1), piece: usize::MAX }
     }
 
     /// Everything in one chunk, in linear order.

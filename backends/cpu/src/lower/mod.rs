@@ -8,6 +8,7 @@ mod experts;
 mod fills;
 mod hazards;
 mod indexing;
+mod mat_vec;
 mod movement;
 mod nodes;
 mod products;
@@ -24,6 +25,7 @@ use crate::{
     bind,
     kernels::Kernel,
     place::{Place, Region},
+    simd::Pairing,
     support::{reads_repacked, support},
     walk::StepShape,
 };
@@ -94,6 +96,8 @@ impl Program {
 pub(crate) enum Work {
     /// Activations, rounded or packed.
     Activations,
+    /// Single rows of activations, rounded.
+    Vectors(Pairing),
     /// Weights, packed.
     Weights,
     /// Sines and cosines.
@@ -120,7 +124,8 @@ impl Work {
             Self::Routes => 4,
             Self::Gathered => 5,
             Self::Panels => 6,
-            Self::Operand(operand) => 7 + operand,
+            Self::Vectors(pairing) => 7 + pairing as usize,
+            Self::Operand(operand) => 9 + operand,
         }
     }
 }
@@ -142,6 +147,7 @@ pub(crate) struct Builder {
     fills: fills::Fills,
     /// Whose rows lie in [`Work::Activations`], and whether they are rounded.
     activations: Option<(Place, bool)>,
+    vectors: mat_vec::VectorsInWork,
     angles: Option<AnglesKey>,
     routes: experts::RoutesInWork,
     /// While an op is asked for the function that it applies to elements: the answer, in place of a step.
@@ -166,6 +172,7 @@ pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
         hazards: hazards::Hazards::default(),
         fills: fills::Fills::new(slots),
         activations: None,
+        vectors: mat_vec::VectorsInWork::default(),
         angles: None,
         routes: experts::RoutesInWork::default(),
         function: None,
@@ -280,6 +287,7 @@ impl Builder {
         if self.activations.is_some_and(|(of, _)| of.region().overlaps(write)) {
             self.activations = None;
         }
+        self.vectors.forget(write);
         let stale = |of: &Place| of.region().overlaps(write);
         if self.angles.as_ref().is_some_and(|key| stale(&key.positions) || key.factors.as_ref().is_some_and(stale)) {
             self.angles = None;

@@ -14,6 +14,9 @@ impl Builder {
         if out.is_empty() {
             return Ok(());
         }
+        if x.shape[1] == 1 {
+            return self.mat_vec(weights, x, out);
+        }
         let group = [x.shape[2] / weights.shape[2], x.shape[3] / weights.shape[3]];
         let k = x.shape[0];
         let x = if weights.dtype.is_block() { self.quantized(x)? } else { self.packed_activations(x)? };
@@ -55,7 +58,7 @@ impl Builder {
     }
 
     /// Activations as packed f32 rows: themselves, if they are.
-    fn packed_activations(&mut self, x: Place) -> Result<Place, BackendError> {
+    pub(super) fn packed_activations(&mut self, x: Place) -> Result<Place, BackendError> {
         if x.dtype == DType::F32 && x.is_row_packed() {
             return Ok(x);
         }

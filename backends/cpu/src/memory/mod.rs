@@ -1,6 +1,7 @@
-//! The backend's buffers: ordinary memory, high-bandwidth memory, and weights in a private layout.
+//! The backend's buffers: ordinary memory, high-bandwidth memory, large pages, and weights in a private layout.
 
 mod hbm;
+mod huge;
 pub(crate) mod layout;
 mod repacked;
 mod system;
@@ -22,6 +23,10 @@ pub const REPACKED: &str = "cpu-repacked";
 
 /// The type of buffers in high-bandwidth memory.
 pub const HIGH_BANDWIDTH: &str = "cpu-hbm";
+
+/// The type of buffers on pages of 2 MiB, for weights that are read in streams. Where the system has no such pages the buffers lie on ordinary
+/// ones; the type's description says so, and [`MemoryReport::huge_page_bytes`] how much of them does not.
+pub const HUGE: &str = "cpu-huge";
 
 /// Where the backend's ordinary buffers lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +65,8 @@ impl CpuMemory {
 /// A buffer, whichever type it has.
 enum Buffer {
     Host(Arc<HostMemory>),
+    /// On large pages: where, if the system was asked for them.
+    Huge(Arc<HostMemory>, Option<huge::Span>),
     Repacked(Arc<Repacked>),
 }
 
@@ -80,7 +87,7 @@ impl Buffer {
     /// What it takes; nothing for memory that lies elsewhere.
     fn size_bytes(&self) -> u64 {
         let host = match self {
-            Self::Host(host) => host,
+            Self::Host(host) | Self::Huge(host, _) => host,
             Self::Repacked(repacked) => &repacked.host,
         };
         if host.is_read_only() { 0 } else { host.size_bytes() }
@@ -129,7 +136,16 @@ impl Buffers {
             opaque: true,
             ..BufferTypeInfo::of(capabilities)
         };
-        vec![default, repacked]
+        let huge = BufferTypeInfo {
+            name: HUGE.into(),
+            description: match huge::refusal() {
+                None => "host memory on pages of 2 MiB".into(),
+                Some(why) => format!("ordinary host memory: {why}").into(),
+            },
+            memory: MemoryKind::host(),
+            ..BufferTypeInfo::of(capabilities)
+        };
+        vec![default, repacked, huge]
     }
 
     fn live(&self) -> MutexGuard<'_, Live> {
@@ -153,6 +169,12 @@ impl Buffers {
         Ok(self.adopt(Buffer::Repacked(Arc::new(Repacked::new(self.zeroed(size_bytes)?)))))
     }
 
+    /// Zeroed memory on large pages.
+    pub(crate) fn create_huge(&self, size_bytes: u64) -> Result<BufferKey, BackendError> {
+        let (host, span) = huge::zeroed(size_bytes)?;
+        Ok(self.adopt(Buffer::Huge(Arc::new(host), span)))
+    }
+
     fn zeroed(&self, size_bytes: u64) -> Result<HostMemory, BackendError> {
         match &self.high_bandwidth {
             Some(high_bandwidth) => high_bandwidth.zeroed(size_bytes),
@@ -174,7 +196,7 @@ impl Buffers {
 
     pub(crate) fn memory(&self, key: BufferKey) -> Result<MemoryHandle, BackendError> {
         match self.live().buffers.get(key).ok_or(BackendError::StaleBuffer)? {
-            Buffer::Host(host) => Ok(MemoryHandle::new(Arc::clone(host))),
+            Buffer::Host(host) | Buffer::Huge(host, _) => Ok(MemoryHandle::new(Arc::clone(host))),
             Buffer::Repacked(repacked) => Ok(MemoryHandle::new(Arc::clone(repacked))),
         }
     }
@@ -192,7 +214,12 @@ impl Buffers {
         let (ours_bytes, peak_bytes) = (live.now_bytes, live.peak_bytes);
         let is_there = self.high_bandwidth.as_ref().is_some_and(|memory| memory.is_there());
         let high_bandwidth_bytes = if is_there { ours_bytes } else { 0 };
-        MemoryReport { total_bytes, free_bytes, ours_bytes, peak_bytes, high_bandwidth_bytes }
+        let spans = live.buffers.values().filter_map(|buffer| match buffer {
+            Buffer::Huge(_, span) => span.as_ref(),
+            Buffer::Host(_) | Buffer::Repacked(_) => None,
+        });
+        let huge_page_bytes = huge::bytes_on_large_pages(spans);
+        MemoryReport { total_bytes, free_bytes, ours_bytes, peak_bytes, high_bandwidth_bytes, huge_page_bytes }
     }
 }
 

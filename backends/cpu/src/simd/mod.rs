@@ -6,10 +6,12 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod portable;
+mod vector;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 pub(crate) use portable::Portable;
+pub(crate) use vector::{Pairing, QUAD, QUAD_BYTES, vector_bytes};
 
 use entensor_components::codec::{self, BlockCodec};
 
@@ -94,6 +96,18 @@ impl<B: BlockCodec + avx2::Unpack> Blocks for B {}
 pub(crate) trait Blocks: BlockCodec {}
 #[cfg(not(target_arch = "x86_64"))]
 impl<B: BlockCodec> Blocks for B {}
+
+/// A block dtype that every level has products with a single row of.
+#[cfg(target_arch = "x86_64")]
+pub(crate) trait Streams: BlockCodec + avx2::Stream {}
+#[cfg(target_arch = "x86_64")]
+impl<B: BlockCodec + avx2::Stream> Streams for B {}
+
+/// A block dtype that every level has products with a single row of.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) trait Streams: BlockCodec {}
+#[cfg(not(target_arch = "x86_64"))]
+impl<B: BlockCodec> Streams for B {}
 
 /// The operations that are worth writing by hand for an instruction set; everything else is plain Rust that the compiler
 /// vectorizes inside [`Level::vectorize`].
@@ -197,6 +211,22 @@ pub(crate) trait Level: Copy + Send + Sync {
 
     /// bf16 weights, f32 activations.
     fn dots_bf16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
+
+    /// Rounds whole blocks of a single row of activations, the first of which is block `first` of the row, in the layout of
+    /// [`vector`]. What is not finite becomes NaN as in [`Level::quantize`].
+    fn quantize_vector(self, x: &[f32], first: usize, pairing: Pairing, out: &mut [u8]);
+
+    /// Up to four rows of weights of any block dtype, a single row of activations in the layout of [`vector`], with the dtype's pairing.
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Up to four rows of f32 weights, a single row of f32 activations.
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Up to four rows of f16 weights, a single row of f32 activations.
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Up to four rows of bf16 weights, a single row of f32 activations.
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
 }
 
 /// Which instructions a backend may use.

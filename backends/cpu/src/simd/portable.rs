@@ -5,7 +5,10 @@ use half::f16;
 
 use crate::kernels::{Map, Zip};
 
-use super::{BLOCK, Blocks, FOUR, GroupLayout, Level, Rounded};
+use super::{
+    BLOCK, Blocks, FOUR, GroupLayout, Level, Rounded, Streams,
+    vector::{Pairing, count, vector_bytes},
+};
 
 /// Proof of nothing: every CPU can run this.
 #[derive(Clone, Copy)]
@@ -218,6 +221,62 @@ impl Level for Portable {
     #[inline(always)]
     fn dots_bf16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
         each(w, x, |w, x| dot_plain(k, |i| read_bf16(w, i), x))
+    }
+
+    #[inline(always)]
+    fn quantize_vector(self, x: &[f32], first: usize, pairing: Pairing, out: &mut [u8]) {
+        for (b, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
+            let slot = pairing.slot(first + b);
+            let mut quants = [0; BLOCK];
+            let ([even, odd], sum) = quantize_block(x, &mut quants);
+            for (half, quants) in quants.as_chunks::<16>().0.iter().enumerate() {
+                out[slot.quants() + half * BLOCK..][..16].copy_from_slice(quants);
+            }
+            for (i, (scale, sum)) in [(even, 0.0), (odd, sum)].into_iter().enumerate() {
+                out[slot.scales() + 4 * i..][..4].copy_from_slice(&scale.to_le_bytes());
+                out[slot.sums() + 4 * i..][..4].copy_from_slice(&sum.to_le_bytes());
+            }
+            for (i, count) in count(&quants).into_iter().enumerate() {
+                out[slot.counts() + 2 * i..][..2].copy_from_slice(&count.to_le_bytes());
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
+        let (pairing, parts) = (Pairing::of(B::ELEMENTS), B::ELEMENTS / BLOCK);
+        w.map(|w| {
+            let mut sums = [0.0; LANES];
+            for (block, bytes) in w.chunks_exact(B::BYTES).step_by(S).take(k / B::ELEMENTS).enumerate() {
+                for part in 0..parts {
+                    let slot = pairing.slot(block * parts + part);
+                    let mut q = [0; BLOCK];
+                    for (half, q) in q.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+                        q.copy_from_slice(&x[slot.quants() + half * BLOCK..][..16]);
+                    }
+                    let scales = &x[slot.scales()..];
+                    let scales = [read_f32(scales, 0), read_f32(scales, 1)];
+                    add_part::<B>(&B::part(bytes, part), &q, scales, &mut sums);
+                }
+            }
+            sum_lanes(sums)
+        })
+    }
+
+    #[inline(always)]
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        w.map(|w| dot_plain(k, |i| read_f32(w, i), x))
+    }
+
+    #[inline(always)]
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        w.map(|w| dot_plain(k, |i| read_f16(w, 2 * i), x))
+    }
+
+    #[inline(always)]
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        w.map(|w| dot_plain(k, |i| read_bf16(w, i), x))
     }
 }
 

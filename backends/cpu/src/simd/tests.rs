@@ -5,7 +5,7 @@ use entensor_components::{DType, DTypeSet, codec};
 use super::*;
 
 /// Values with structure and noise, no dependency needed.
-fn noise(seed: u32, len: usize) -> Vec<f32> {
+pub(super) fn noise(seed: u32, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
     let mut next = || {
         state ^= state << 13;

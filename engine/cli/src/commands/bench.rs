@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{
     error::CliError,
     figures::{Align, Table},
-    loading::{BackendArgs, Weights, load},
+    loading::{BackendArgs, WeightFigures, Weights, WeightsIn, load_in},
     output::{note, print, print_json},
 };
 
@@ -22,7 +22,7 @@ Examples:
 
 ppN feeds a prompt of N tokens at once, tgN feeds N tokens one by one, both from an empty context. The first
 repetition warms up and is not counted. JSON: {\"rows\":[{\"test\",\"threads\",\"mean\",\"min\",\"max\",\"sd\",
-\"weights_gb_per_s\",\"logits_hash\"}], \"repetitions\", \"identical\"}, speeds in tokens/s. `identical` says whether
+\"weights_gb_per_s\",\"logits_hash\"}], \"repetitions\", \"identical\"}, speeds in tokens/s, and the weights' memory. `identical` says whether
 the last logits of each test are the same bit for bit over all thread counts.";
 
 /// Measure prompt and decode speed
@@ -41,6 +41,9 @@ pub(crate) struct BenchArgs {
     /// Thread counts [default: all cores]
     #[arg(short, long, value_name = "T,T", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Vec<u32>,
+    /// Where the weights lie
+    #[arg(long, value_enum, default_value_t)]
+    weights: WeightsIn,
     #[command(flatten)]
     backends: BackendArgs,
     /// Repetitions of each test
@@ -85,6 +88,8 @@ struct Report {
     rows: Vec<Row>,
     repetitions: u32,
     identical: bool,
+    #[serde(flatten)]
+    weights: Option<WeightFigures>,
 }
 
 /// Runs the command.
@@ -102,10 +107,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
         [] => vec![u32::try_from(all_cores()).unwrap_or(1)],
         given => given.to_vec(),
     };
-    let mut rows = Vec::new();
+    let (mut rows, mut weights) = (Vec::new(), None);
     for threads in threads {
         let mut engine = args.backends.with_threads(threads).computing_engine()?.build()?;
-        let model = load(&mut engine, &args.model, Weights::Warm)?;
+        let model = load_in(&mut engine, &args.model, Weights::Warm, args.weights)?;
+        weights = Some(WeightFigures::new(&mut engine, &model, args.weights));
         let trained = model.network().config().context_length;
         if context > trained && rows.is_empty() {
             note(format_args!("note: tests of {context} tokens exceed the {trained} that the model was trained for"));
@@ -119,7 +125,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     }
     let first = |row: &Row| rows.iter().find(|other| other.test == row.test).map(|other| other.logits_hash.clone());
     let identical = rows.iter().all(|row| first(row).as_ref() == Some(&row.logits_hash));
-    let report = Report { rows, repetitions: args.repetitions, identical };
+    let report = Report { rows, repetitions: args.repetitions, identical, weights };
     if args.json { print_json(&report) } else { print(&report.text()) }
 }
 
@@ -208,7 +214,8 @@ impl Report {
             ]);
         }
         let identical = if self.identical { "identical" } else { "DIFFERENT" };
-        format!("{table}results over thread counts: {identical}\n")
+        let weights = self.weights.map(|weights| format!("weights: {weights}\n")).unwrap_or_default();
+        format!("{table}{weights}results over thread counts: {identical}\n")
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     error::CliError,
     figures::{self, Align, PassFigures, PlanFigures, PlanSizes, Table},
     interrupt::Interrupt,
-    loading::{ModelArgs, Weights, context, load},
+    loading::{ModelArgs, WeightFigures, Weights, WeightsIn, context, load_in},
     output::{note, print, print_json},
     profile::ProfileJson,
     sampling::SamplingArgs,
@@ -64,6 +64,9 @@ pub(crate) struct RunArgs {
     max_tokens: u32,
     #[command(flatten)]
     sampling: SamplingArgs,
+    /// Where the weights lie
+    #[arg(long, value_enum, default_value_t)]
+    weights: WeightsIn,
     /// Print one JSON object at the end instead of the text
     #[arg(long)]
     json: bool,
@@ -109,8 +112,13 @@ struct Report<'a> {
     stop_string: Option<&'a str>,
     prompt_tokens_per_s: Option<f64>,
     decode_tokens_per_s: Option<f64>,
+    /// From the prompt on, with the model loaded.
     time_to_first_token_ms: Option<f64>,
+    /// From the start on, loading included.
+    cold_time_to_first_token_ms: Option<f64>,
     load_ms: f64,
+    #[serde(flatten)]
+    weights: WeightFigures,
     #[serde(flatten)]
     sizes: PlanSizes,
     plans: PlanFigures,
@@ -131,6 +139,7 @@ struct Runner<'a> {
     sampler: Sampler,
     stops: StopStrings,
     load_time: Duration,
+    weights: WeightFigures,
     interrupt: Interrupt,
 }
 
@@ -146,13 +155,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     let start = Instant::now();
     let mut engine = args.model.backends.computing_engine()?.build()?;
     engine.set_profile(args.profile.then(ProfileConfig::default));
-    let model = load(&mut engine, &args.model.model, Weights::Warm)?;
+    let model = load_in(&mut engine, &args.model.model, Weights::Warm, args.weights)?;
     let load_time = start.elapsed();
+    let weights = WeightFigures::new(&mut engine, &model, args.weights);
     let chat = if args.chat { Some(conversation(args, &model)?) } else { None };
     let config = SessionConfig { context: context(&model, args.model.ctx), ..SessionConfig::default() };
     let mut session = Session::new(&mut engine, &model, config)?;
     session.set_cancel_token(Some(interrupt.token()));
-    let mut runner = Runner { args, engine, model, session, sampler, stops, load_time, interrupt };
+    let mut runner = Runner { args, engine, model, session, sampler, stops, load_time, weights, interrupt };
     let last = match (chat, &args.prompt) {
         (None, prompt) => {
             let prompt = prompt.as_deref().unwrap_or_default();
@@ -230,8 +240,10 @@ impl Runner<'_> {
             stop_string: generated.stop_string.as_deref(),
             prompt_tokens_per_s: per_second(prompt_ids.len(), generated.prompt_time),
             decode_tokens_per_s: per_second(generated.decoded as usize, generated.decode_time),
-            time_to_first_token_ms: generated.first_token.map(|time| time.as_secs_f64() * 1e3),
-            load_ms: self.load_time.as_secs_f64() * 1e3,
+            time_to_first_token_ms: generated.first_token.map(millis),
+            cold_time_to_first_token_ms: generated.first_token.map(|time| millis(self.load_time + time)),
+            load_ms: millis(self.load_time),
+            weights: self.weights,
             sizes: last_plan(&self.engine),
             plans: PlanFigures::new(&self.engine.counters()),
             passes: figures::pass_figures(&self.engine.timings()),
@@ -338,6 +350,10 @@ fn per_second(count: usize, time: Duration) -> Option<f64> {
     (count > 0 && seconds > 0.0).then(|| count as f64 / seconds)
 }
 
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
 /// Sizes of the plan that ran last.
 fn last_plan(engine: &Engine) -> PlanSizes {
     let last = engine.world().get_resource::<entensor::systems::Planning>().map(|planning| GraphId(planning.0));
@@ -358,7 +374,9 @@ impl Report<'_> {
             FinishReason::Interrupted => "it was interrupted",
         };
         row("load", format!("{:.1} ms", self.load_ms));
-        row("time to first token", optional(self.time_to_first_token_ms, "ms"));
+        row("weights", self.weights.to_string());
+        let (warm, cold) = (self.time_to_first_token_ms, self.cold_time_to_first_token_ms);
+        row("time to first token", format!("{}, {} with loading", optional(warm, "ms"), optional(cold, "ms")));
         row("prompt", format!("{} tokens, {}", self.prompt_ids.len(), optional(self.prompt_tokens_per_s, "tokens/s")));
         let decode = optional(self.decode_tokens_per_s, "tokens/s");
         row("decode", format!("{} tokens, {decode}", self.generated_ids.len()));

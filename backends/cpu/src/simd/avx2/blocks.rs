@@ -246,7 +246,7 @@ fn sixteen_times(bytes: __m128i, by: f32, out: &mut [f32; 16]) {
 /// `at` must point to a f16.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn all_f16(at: *const u8) -> __m256 {
+pub(super) unsafe fn all_f16(at: *const u8) -> __m256 {
     // SAFETY: the caller promises the bytes.
     _mm256_cvtph_ps(_mm_set1_epi16(unsafe { at.cast::<i16>().read_unaligned() }))
 }
@@ -262,6 +262,19 @@ unsafe fn scale_alone(at: *const u8) -> Whole {
     Whole { scale: unsafe { all_f16(at) }, offset: _mm256_setzero_ps() }
 }
 
+/// Scales and minima of `q4_K` and `q5_K` as they are stored, a byte each.
+///
+/// # Safety
+/// `block` must point to 16 bytes.
+#[inline(always)]
+pub(super) unsafe fn six_bit_scales(block: *const u8) -> (u64, u64) {
+    // SAFETY: the caller promises the bytes.
+    let [a, b, c] = unsafe { [word(block.add(4)), word(block.add(8)), word(block.add(12))] };
+    let (low, high) = (0x0f0f_0f0f, 0x3030_3030);
+    let join = |first: u32, second: u32| u64::from(first & 0x3f3f_3f3f) | u64::from(second) << 32;
+    (join(a, c & low | a >> 2 & high), join(b, c >> 4 & low | b >> 2 & high))
+}
+
 /// Scales and minima of `q4_K` and `q5_K`.
 ///
 /// # Safety
@@ -270,20 +283,34 @@ unsafe fn scale_alone(at: *const u8) -> Whole {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn six_bit_head(block: *const u8) -> Parts {
     // SAFETY: the caller promises the bytes.
-    let ([d, dmin], [a, b, c]) =
-        unsafe { (two_f16(block), [word(block.add(4)), word(block.add(8)), word(block.add(12))]) };
-    let (low, high) = (0x0f0f_0f0f, 0x3030_3030);
-    let join = |first: u32, second: u32| u64::from(first & 0x3f3f_3f3f) | u64::from(second) << 32;
-    let scales = join(a, c & low | a >> 2 & high);
-    let minima = join(b, c >> 4 & low | b >> 2 & high);
+    let ([d, dmin], (scales, minima)) = unsafe { (two_f16(block), six_bit_scales(block)) };
     let mut head = Parts::NONE;
     eight_times(_mm_cvtsi64_si128(scales.cast_signed()), d, &mut head.scales);
     eight_times(_mm_cvtsi64_si128(minima.cast_signed()), -dmin, &mut head.offsets);
     head
 }
 
+/// The scales of `q3_K` without what they are worth, from −32 to 31.
+///
+/// # Safety
+/// `block` must point to a block.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn q3_k_scales(block: *const u8) -> __m128i {
+    // SAFETY: the caller promises the bytes.
+    let [a, b, c] = unsafe { [word(block.add(96)), word(block.add(100)), word(block.add(104))] };
+    let (low, high) = (0x0f0f_0f0f, 0x3030_3030);
+    let scales = _mm_setr_epi32(
+        (a & low | c << 4 & high).cast_signed(),
+        (b & low | c << 2 & high).cast_signed(),
+        (a >> 4 & low | c & high).cast_signed(),
+        (b >> 4 & low | c >> 2 & high).cast_signed(),
+    );
+    _mm_sub_epi8(scales, _mm_set1_epi8(32))
+}
+
 /// A codebook whose entries are not negative.
-const fn biased(codebook: [i8; 16], bias: i8) -> [u8; 16] {
+pub(super) const fn biased(codebook: [i8; 16], bias: i8) -> [u8; 16] {
     let mut biased = [0; 16];
     let mut i = 0;
     while i < 16 {
@@ -380,16 +407,8 @@ unpack!(
     Q3K,
     Quants::Biased(4),
     Halves | block | {
-        let (d, [a, b, c]) = (one_f16(block.add(108)), [96, 100, 104].map(|at| word(block.add(at))));
-        let (low, high) = (0x0f0f_0f0f, 0x3030_3030);
-        let scales = _mm_setr_epi32(
-            (a & low | c << 4 & high).cast_signed(),
-            (b & low | c << 2 & high).cast_signed(),
-            (a >> 4 & low | c & high).cast_signed(),
-            (b >> 4 & low | c >> 2 & high).cast_signed(),
-        );
         let mut head = Halves::NONE;
-        sixteen_times(_mm_sub_epi8(scales, _mm_set1_epi8(32)), d, &mut head.scales);
+        sixteen_times(q3_k_scales(block), one_f16(block.add(108)), &mut head.scales);
         head
     },
     |block, part| {

@@ -4,14 +4,19 @@
 mod blocks;
 mod chain;
 mod products;
+mod vector;
 
 use core::arch::x86_64::*;
 
 pub(super) use blocks::Unpack;
+pub(super) use vector::Stream;
 
 use crate::kernels::{Map, Zip};
 
-use super::{BLOCK, Blocks, GROUP, GroupLayout, LANES, Level, Rounded, group_bytes, spread_bytes};
+use super::{
+    BLOCK, Blocks, GROUP, GroupLayout, LANES, Level, Rounded, Streams, group_bytes, spread_bytes,
+    vector::{Pairing, vector_bytes},
+};
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
 /// Proof that this CPU has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
@@ -101,45 +106,65 @@ unsafe fn load_bf16(bytes: *const u8, start: usize, k: usize) -> __m256 {
     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
 }
 
+/// A block of activations in 8 bits.
+struct RoundedBlock {
+    quants: __m256i,
+    /// The scale of the even fours, in all lanes, and that of the odd ones.
+    even: __m128,
+    odd: __m128,
+    /// The sum of what the quants stand for, in the first lane.
+    sum: __m128,
+}
+
+/// Rounds a block, with a NaN as the scale of what is not finite.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn round_block(block: &[f32; BLOCK]) -> RoundedBlock {
+    let magnitude = _mm256_set1_epi32(0x7fff_ffff);
+    // SAFETY: a block is 32 elements.
+    let v: [__m256; 4] = unsafe { std::array::from_fn(|i| _mm256_loadu_ps(block.as_ptr().add(8 * i))) };
+    let bits = v.map(|v| _mm256_and_si256(_mm256_castps_si256(v), magnitude));
+    // The low lanes of each vector are an even four, the high lanes an odd one: everything stays within halves.
+    let most = _mm256_max_epi32(_mm256_max_epi32(bits[0], bits[1]), _mm256_max_epi32(bits[2], bits[3]));
+    let most = _mm256_max_epi32(most, _mm256_shuffle_epi32::<0b01_00_11_10>(most));
+    let most = _mm256_max_epi32(most, _mm256_shuffle_epi32::<0b10_11_00_01>(most));
+    // NaN and infinity are the largest magnitudes of all when compared as integers; their half gets no quants.
+    let infinity = _mm256_set1_epi32(f32::INFINITY.to_bits().cast_signed());
+    let finite = _mm256_cmpgt_epi32(infinity, most);
+    let scale = _mm256_div_ps(_mm256_castsi256_ps(most), _mm256_set1_ps(127.0));
+    // A subnormal scale has no finite inverse; such a half is zero for all purposes of a product.
+    let normal = _mm256_cmp_ps::<_CMP_GE_OQ>(scale, _mm256_set1_ps(f32::MIN_POSITIVE));
+    let inverse = _mm256_and_ps(_mm256_div_ps(_mm256_set1_ps(1.0), scale), normal);
+    let scale = _mm256_blendv_ps(_mm256_set1_ps(f32::NAN), scale, _mm256_castsi256_ps(finite));
+    let q = v.map(|v| _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v, inverse)), finite));
+    // The sum of what the quants stand for, not of the values: rounding errors then cancel against weights of zero mean.
+    let total = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+    let total = _mm256_add_epi32(total, _mm256_shuffle_epi32::<0b01_00_11_10>(total));
+    let total = _mm256_add_epi32(total, _mm256_shuffle_epi32::<0b10_11_00_01>(total));
+    let sums = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(total));
+    // Packing works within halves, so the eight groups of four come out as 0 2 4 6 1 3 5 7.
+    let words = [_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])];
+    let bytes = _mm256_packs_epi16(words[0], words[1]);
+    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    RoundedBlock {
+        quants: _mm256_permutevar8x32_epi32(bytes, order),
+        even: _mm256_castps256_ps128(scale),
+        odd: _mm256_extractf128_ps::<1>(scale),
+        sum: _mm_add_ss(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums)),
+    }
+}
+
 /// # Safety
 /// `group` must be a group of rows of `k` activations that has these blocks.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn quantize(x: &[f32], k: usize, row: usize, first: usize, group: *mut u8) {
     let layout = GroupLayout { k };
-    let magnitude = _mm256_set1_epi32(0x7fff_ffff);
     for (b, block) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
-        // SAFETY: a block is 32 elements.
-        let v: [__m256; 4] = unsafe { std::array::from_fn(|i| _mm256_loadu_ps(block.as_ptr().add(8 * i))) };
-        let bits = v.map(|v| _mm256_and_si256(_mm256_castps_si256(v), magnitude));
-        // The low lanes of each vector are an even four, the high lanes an odd one: everything stays within halves.
-        let most = _mm256_max_epi32(_mm256_max_epi32(bits[0], bits[1]), _mm256_max_epi32(bits[2], bits[3]));
-        let most = _mm256_max_epi32(most, _mm256_shuffle_epi32::<0b01_00_11_10>(most));
-        let most = _mm256_max_epi32(most, _mm256_shuffle_epi32::<0b10_11_00_01>(most));
-        // NaN and infinity are the largest magnitudes of all when compared as integers; their half gets no quants.
-        let infinity = _mm256_set1_epi32(f32::INFINITY.to_bits().cast_signed());
-        let finite = _mm256_cmpgt_epi32(infinity, most);
-        let scale = _mm256_div_ps(_mm256_castsi256_ps(most), _mm256_set1_ps(127.0));
-        // A subnormal scale has no finite inverse; such a half is zero for all purposes of a product.
-        let normal = _mm256_cmp_ps::<_CMP_GE_OQ>(scale, _mm256_set1_ps(f32::MIN_POSITIVE));
-        let inverse = _mm256_and_ps(_mm256_div_ps(_mm256_set1_ps(1.0), scale), normal);
-        let scale = _mm256_blendv_ps(_mm256_set1_ps(f32::NAN), scale, _mm256_castsi256_ps(finite));
-        let q = v.map(|v| _mm256_and_si256(_mm256_cvtps_epi32(_mm256_mul_ps(v, inverse)), finite));
-        // The sum of what the quants stand for, not of the values: rounding errors then cancel against weights of zero mean.
-        let total = _mm256_add_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
-        let total = _mm256_add_epi32(total, _mm256_shuffle_epi32::<0b01_00_11_10>(total));
-        let total = _mm256_add_epi32(total, _mm256_shuffle_epi32::<0b10_11_00_01>(total));
-        let sums = _mm256_mul_ps(scale, _mm256_cvtepi32_ps(total));
-        let (even, odd) = (_mm256_castps256_ps128(scale), _mm256_extractf128_ps::<1>(scale));
-        let sum = _mm_add_ss(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
-        // Packing works within halves, so the eight groups of four come out as 0 2 4 6 1 3 5 7.
-        let words = [_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])];
-        let bytes = _mm256_packs_epi16(words[0], words[1]);
-        let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        let RoundedBlock { quants, even, odd, sum } = round_block(block);
         // SAFETY: the quants, scales and sum of a block that the caller promises.
         unsafe {
-            let quants = group.add(layout.quants(row, first + b));
-            _mm256_storeu_si256(quants.cast(), _mm256_permutevar8x32_epi32(bytes, order));
+            _mm256_storeu_si256(group.add(layout.quants(row, first + b)).cast(), quants);
             _mm_storel_pd(group.add(layout.scales(row, first + b)).cast(), _mm_castps_pd(_mm_unpacklo_ps(even, odd)));
             group.add(layout.sum(row, first + b)).cast::<f32>().write_unaligned(_mm_cvtss_f32(sum));
         }
@@ -297,5 +322,44 @@ impl Level for Avx2 {
         assert!(k.is_multiple_of(B::ELEMENTS) && x.first + N <= GROUP && x.group.len() >= group_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { dots_blocks::<B, M, N, S>(k, w, x) }
+    }
+
+    #[inline(always)]
+    fn quantize_vector(self, x: &[f32], first: usize, pairing: Pairing, out: &mut [u8]) {
+        assert!(x.len().is_multiple_of(BLOCK) && out.len() >= pairing.bytes_up_to(first + x.len() / BLOCK));
+        // SAFETY: `self` proves the features; the blocks were just checked.
+        unsafe { vector::quantize_vector(x, first, pairing, out.as_mut_ptr()) }
+    }
+
+    #[inline(always)]
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, spread_bytes(k / B::ELEMENTS, S, B::BYTES));
+        assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| B::row::<S>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, k * 4);
+        check([x], k * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| vector::row_plain::<F32>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, k * 2);
+        check([x], k * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| vector::row_plain::<F16>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, k * 2);
+        check([x], k * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| vector::row_plain::<BF16>(w, k, x.as_ptr())) }
     }
 }

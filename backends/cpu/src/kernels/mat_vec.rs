@@ -1,0 +1,239 @@
+//! Matrix products with a single row of activations: what a model does for every token that it writes. Weights are read once, so each
+//! chunk is a stream of neighbouring rows.
+#![expect(unsafe_code, reason = "reads rows of operands in place, and writes the elements of its chunk")]
+
+use std::ops::RangeInclusive;
+
+use entensor_components::{DType, codec};
+
+use super::{Grid, Piece, matmul::side_rows};
+use crate::{
+    memory::layout::{SIDE, is_repacked},
+    place::Place,
+    simd::{BLOCK, Level, Pairing, QUAD, QUAD_BYTES, Streams},
+    tensor::{Bases, RowMut, TILE, Tensor, work_row},
+};
+
+/// Rounds single rows of activations to 8 bits for [`MatVec`].
+#[derive(Debug)]
+pub(crate) struct QuantizeVectors {
+    /// `[k, 1, …]`.
+    pub(crate) x: Place,
+    /// A row for each of `x` in work memory; the dtype stands for bytes only.
+    pub(crate) out: Place,
+    pub(crate) pairing: Pairing,
+    /// Over the rows.
+    pub(crate) grid: Grid,
+}
+
+impl QuantizeVectors {
+    #[inline(always)]
+    pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+        let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
+        let k = self.x.shape[0];
+        for piece in self.grid.chunk(chunk) {
+            let row = x.row(self.x.row_at(piece.row));
+            // SAFETY: the row belongs to this chunk, and nobody else uses it before the step is done.
+            let vector = unsafe { work_row(&out, [piece.row, 0, 0]) };
+            if !k.is_multiple_of(QUAD * BLOCK) {
+                // Blocks that the last quad lacks are zeros.
+                vector[k / (QUAD * BLOCK) * QUAD_BYTES..].fill(0);
+            }
+            let mut tile = [0.0; TILE];
+            for (start, len) in (Piece { row: 0, start: 0, end: k }).tiles() {
+                row.load(level, start, &mut tile[..len]);
+                level.quantize_vector(&tile[..len], start / BLOCK, self.pairing, vector);
+            }
+        }
+    }
+}
+
+/// `[k,m] × [k,1] → [m,1]` for every outer index of the activations.
+#[derive(Debug)]
+pub(crate) struct MatVec {
+    /// Packed rows.
+    pub(crate) weights: Place,
+    /// Packed f32 rows with the axes of the activations; or rounded ones, a row for each.
+    pub(crate) x: Place,
+    pub(crate) out: Place,
+    /// Elements that are summed over.
+    pub(crate) k: usize,
+    /// How many planes of activations share a plane of weights, on axes 2 and 3.
+    pub(crate) group: [usize; 2],
+    pub(crate) cut: Cut,
+}
+
+/// How a product is cut into chunks: some rows of a plane, or some planes; depends on shapes alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    rows: usize,
+    /// Rows of a plane that stay together; whole tiles.
+    together: usize,
+    /// Over these parts of all planes.
+    grid: Grid,
+}
+
+/// Bytes of weights that a chunk has: two microseconds of reading at least, since smaller chunks are claimed too often, and eight at most,
+/// since larger ones let threads wait for the last.
+const STREAM_BYTES: RangeInclusive<usize> = 16 * 1024..=64 * 1024;
+
+/// Chunks that a product should have at least: enough for many threads to end at nearly the same time.
+const ENOUGH_CHUNKS: usize = 128;
+
+/// Rows that are written together.
+const M_TILE: usize = 4;
+
+impl Cut {
+    /// For products of `row_bytes` of weights a row.
+    pub(crate) fn new(row_bytes: usize, out: &Place) -> Self {
+        let [rows, _, d2, d3] = out.shape;
+        let planes = if out.is_empty() { 0 } else { d2 * d3 };
+        let row_cost = row_bytes.max(16);
+        // Rows that lie side by side in the private layout stay together.
+        let share = row_cost.saturating_mul(rows) / ENOUGH_CHUNKS;
+        let chunk_bytes = share.clamp(*STREAM_BYTES.start(), *STREAM_BYTES.end());
+        let together = chunk_bytes.div_ceil(row_cost).next_multiple_of(SIDE).min(rows.max(1));
+        let parts = planes * rows.div_ceil(together);
+        // The grid's own unit of cost is that of moving bytes between kernels; here a chunk is what `together` says, or several small planes.
+        let per_chunk = (chunk_bytes / row_cost.saturating_mul(together)).max(1);
+        Self { rows, together, grid: Grid::parts(parts, per_chunk) }
+    }
+
+    pub(crate) fn chunks(&self) -> usize {
+        self.grid.chunks()
+    }
+}
+
+/// Rows of a plane, and what they are multiplied with.
+struct Rows<'a> {
+    weights: Tensor<'a>,
+    plane: [usize; 2],
+    x: &'a [u8],
+    out: RowMut,
+    k: usize,
+    /// Rows of the plane that lie side by side.
+    side_rows: usize,
+}
+
+impl<'a> Rows<'a> {
+    #[inline(always)]
+    fn weight<const S: usize>(&self, i: usize) -> &'a [u8] {
+        let at = [i, self.plane[0], self.plane[1]];
+        // SAFETY: no step writes an operand of a product while it runs, and its result lies elsewhere.
+        unsafe { if S == 1 { self.weights.row_bytes(at) } else { self.weights.side_row_bytes::<S>(at) } }
+    }
+
+    /// Products of rows, four at a time. `tile` has them all: of `M` rows from the given one on.
+    #[inline(always)]
+    fn tiles<const S: usize>(
+        &self,
+        rows: std::ops::Range<usize>,
+        four: impl Fn([&'a [u8]; M_TILE]) -> [f32; M_TILE],
+        one: impl Fn([&'a [u8]; 1]) -> [f32; 1],
+    ) {
+        let mut i = rows.start;
+        while i + M_TILE <= rows.end {
+            for (row, sum) in four(std::array::from_fn(|row| self.weight::<S>(i + row))).into_iter().enumerate() {
+                self.out.set(i + row, sum);
+            }
+            i += M_TILE;
+        }
+        for i in i..rows.end {
+            let [sum] = one([self.weight::<S>(i)]);
+            self.out.set(i, sum);
+        }
+    }
+
+    #[inline(always)]
+    fn blocks<B: Streams, const REPACKED: bool>(&self, level: impl Level, rows: std::ops::Range<usize>) {
+        let (k, x) = (self.k, self.x);
+        let border = if REPACKED { self.side_rows.clamp(rows.start, rows.end) } else { rows.start };
+        if REPACKED {
+            self.tiles::<SIDE>(
+                rows.start..border,
+                |w| level.vector_blocks::<B, M_TILE, SIDE>(k, w, x),
+                |w| level.vector_blocks::<B, 1, SIDE>(k, w, x),
+            );
+        }
+        self.tiles::<1>(
+            border..rows.end,
+            |w| level.vector_blocks::<B, M_TILE, 1>(k, w, x),
+            |w| level.vector_blocks::<B, 1, 1>(k, w, x),
+        );
+    }
+
+    #[inline(always)]
+    fn run(&self, level: impl Level, rows: std::ops::Range<usize>) {
+        let (k, x) = (self.k, self.x);
+        match self.weights.place().dtype {
+            DType::F32 => self.tiles::<1>(rows, |w| level.vector_f32(k, w, x), |w| level.vector_f32(k, w, x)),
+            DType::F16 => self.tiles::<1>(rows, |w| level.vector_f16(k, w, x), |w| level.vector_f16(k, w, x)),
+            DType::Bf16 => self.tiles::<1>(rows, |w| level.vector_bf16(k, w, x), |w| level.vector_bf16(k, w, x)),
+            DType::Q4_0 => self.blocks::<codec::Q4_0, { is_repacked(DType::Q4_0) }>(level, rows),
+            DType::Q4_1 => self.blocks::<codec::Q4_1, { is_repacked(DType::Q4_1) }>(level, rows),
+            DType::Q5_0 => self.blocks::<codec::Q5_0, { is_repacked(DType::Q5_0) }>(level, rows),
+            DType::Q5_1 => self.blocks::<codec::Q5_1, { is_repacked(DType::Q5_1) }>(level, rows),
+            DType::Q8_0 => self.blocks::<codec::Q8_0, { is_repacked(DType::Q8_0) }>(level, rows),
+            DType::Q2K => self.blocks::<codec::Q2K, { is_repacked(DType::Q2K) }>(level, rows),
+            DType::Q3K => self.blocks::<codec::Q3K, { is_repacked(DType::Q3K) }>(level, rows),
+            DType::Q4K => self.blocks::<codec::Q4K, { is_repacked(DType::Q4K) }>(level, rows),
+            DType::Q5K => self.blocks::<codec::Q5K, { is_repacked(DType::Q5K) }>(level, rows),
+            DType::Q6K => self.blocks::<codec::Q6K, { is_repacked(DType::Q6K) }>(level, rows),
+            DType::Iq4Nl => self.blocks::<codec::Iq4Nl, { is_repacked(DType::Iq4Nl) }>(level, rows),
+            DType::Mxfp4 => self.blocks::<codec::Mxfp4, { is_repacked(DType::Mxfp4) }>(level, rows),
+            // The op table has no product of integers.
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 => {}
+        }
+    }
+}
+
+impl MatVec {
+    #[inline(always)]
+    pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+        let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
+        let (d2, parts_per_plane) = (self.out.shape[2], self.cut.rows.div_ceil(self.cut.together));
+        let rounded = self.weights.dtype.is_block();
+        for piece in self.cut.grid.chunk(chunk) {
+            let (plane, part) = (piece.row / parts_per_plane, piece.row % parts_per_plane);
+            let at = [plane % d2, plane / d2];
+            let x_at = if rounded { [plane, 0, 0] } else { [0, at[0], at[1]] };
+            // SAFETY: no step writes an operand of a product while it runs; the elements that are set belong to this chunk.
+            let (x, out) = unsafe { (x.row_bytes(x_at), out.row_mut([0, at[0], at[1]])) };
+            let rows = Rows {
+                weights: bases.tensor(&self.weights),
+                plane: [at[0] / self.group[0], at[1] / self.group[1]],
+                x,
+                out,
+                k: self.k,
+                side_rows: side_rows(bases, &self.weights),
+            };
+            let start = part * self.cut.together;
+            rows.run(level, start..(start + self.cut.together).min(self.cut.rows));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_cover_every_row_once_and_never_cut_rows_side_by_side() {
+        for (rows, planes, row_bytes) in
+            [(1, 1, 4), (7, 3, 360), (576, 1, 360), (49_153, 1, 612), (9, 1000, 8), (5, 1, 1 << 30)]
+        {
+            let out = Place::packed(0, DType::F32, [rows, 1, planes, 1]).expect("small");
+            let cut = Cut::new(row_bytes, &out);
+            let parts = rows.div_ceil(cut.together);
+            let mut seen = vec![0_u8; rows * planes];
+            for piece in (0..cut.chunks()).flat_map(|chunk| cut.grid.chunk(chunk)) {
+                let (plane, start) = (piece.row / parts, piece.row % parts * cut.together);
+                assert!(start.is_multiple_of(SIDE) && plane < planes);
+                for row in start..(start + cut.together).min(rows) {
+                    seen[plane * rows + row] += 1;
+                }
+            }
+            assert!(seen.iter().all(|&n| n == 1), "{rows} rows, {planes} planes: {cut:?}");
+        }
+    }
+}

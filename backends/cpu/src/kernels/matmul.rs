@@ -189,20 +189,20 @@ impl<B: Blocks, const REPACKED: bool> Product for Other<B, REPACKED> {
 }
 
 /// The rows that a chunk multiplies.
-struct Rows<'a> {
-    weights: Tensor<'a>,
-    weights_plane: [usize; 2],
-    x: Tensor<'a>,
-    out: Tensor<'a>,
+pub(super) struct Rows<'a> {
+    pub(super) weights: Tensor<'a>,
+    pub(super) weights_plane: [usize; 2],
+    pub(super) x: Tensor<'a>,
+    pub(super) out: Tensor<'a>,
     /// Axes 2 and 3 of activations and result.
-    plane: [usize; 2],
+    pub(super) plane: [usize; 2],
     /// The first group of the plane, where activations are rounded.
-    first_group: usize,
+    pub(super) first_group: usize,
     /// Where rows of the result lie, if not in the order of the activations.
-    routes: Option<Routes<'a>>,
-    k: usize,
+    pub(super) routes: Option<Routes<'a>>,
+    pub(super) k: usize,
     /// Rows of a plane of weights that lie side by side; none in ordinary memory.
-    side_rows: usize,
+    pub(super) side_rows: usize,
 }
 
 impl<'a> Rows<'a> {
@@ -213,8 +213,14 @@ impl<'a> Rows<'a> {
         unsafe { if S == 1 { self.weights.row_bytes(at) } else { self.weights.side_row_bytes::<S>(at) } }
     }
 
+    /// A row of weights, of which every so many blocks are meant.
     #[inline(always)]
-    fn plain<const N: usize>(&self, j: usize) -> [&'a [u8]; N] {
+    pub(super) fn spread_weight(&self, i: usize) -> (&'a [u8], usize) {
+        if i < self.side_rows { (self.weight::<SIDE>(i), SIDE) } else { (self.weight::<1>(i), 1) }
+    }
+
+    #[inline(always)]
+    pub(super) fn plain<const N: usize>(&self, j: usize) -> [&'a [u8]; N] {
         // SAFETY: as for the weights.
         std::array::from_fn(|row| unsafe { self.x.row_bytes([j + row, self.plane[0], self.plane[1]]) })
     }
@@ -226,15 +232,12 @@ impl<'a> Rows<'a> {
         Rounded { group, first: j % GROUP }
     }
 
-    /// Where the row of the result lies that a row of activations is for.
+    /// Where the row of the result lies that a row of activations is for; nowhere, if its group has no such row.
     #[inline(always)]
-    fn out_at(&self, j: usize) -> [usize; 3] {
+    pub(super) fn out_at(&self, j: usize) -> Option<[usize; 3]> {
         match &self.routes {
-            None => [j, self.plane[0], self.plane[1]],
-            Some(routes) => {
-                let row = routes.row(j / GROUP, j % GROUP).expect("only rows that a group has are multiplied");
-                self.out.place().row_at(row)
-            }
+            None => Some([j, self.plane[0], self.plane[1]]),
+            Some(routes) => routes.row(j / GROUP, j % GROUP).map(|row| self.out.place().row_at(row)),
         }
     }
 
@@ -263,7 +266,9 @@ impl<'a> Rows<'a> {
     ) {
         let x = P::x::<N>(self, j);
         // SAFETY: the elements that are set belong to this chunk.
-        let out = std::array::from_fn(|column| unsafe { self.out.row_mut(self.out_at(j + column)) });
+        let out = std::array::from_fn(|column| unsafe {
+            self.out.row_mut(self.out_at(j + column).expect("only rows that a group has are multiplied"))
+        });
         let border = if P::REPACKED { self.side_rows.clamp(weights.start, weights.end) } else { weights.start };
         if P::REPACKED {
             self.tiles::<P, L, M, N, SIDE>(level, weights.start..border, x, &out);
@@ -293,7 +298,7 @@ impl<'a> Rows<'a> {
 
 /// Rows of a plane that lie side by side, where the weights' memory has the private layout.
 #[inline(always)]
-fn side_rows(bases: Bases<'_>, weights: &Place) -> usize {
+pub(super) fn side_rows(bases: Bases<'_>, weights: &Place) -> usize {
     let rows = weights.shape[1];
     if bases.is_repacked(weights) { rows - rows % SIDE } else { 0 }
 }

@@ -11,6 +11,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod order;
+mod panels;
 mod recurrent;
 mod rope;
 mod routes;
@@ -27,6 +28,7 @@ pub(crate) use matmul::{MulMat, Quantize, Tiling};
 pub(crate) use movement::{Arange, Pad, Roll, TimestepEmbedding};
 pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};
 pub(crate) use order::{Argmax, Argsort, KEY_WIDTH, TopK, top_k_candidates};
+pub(crate) use panels::{MANY, PanelProduct, PanelTiling};
 pub(crate) use recurrent::{Gru, Lstm};
 pub(crate) use rope::{Rope, RopeTable};
 pub(crate) use routes::{Gather, Gathered, Route, max_groups, table_len};
@@ -60,6 +62,7 @@ pub(crate) enum Kernel {
     Cumsum(Cumsum),
     Quantize(Quantize),
     MulMat(MulMat),
+    PanelProduct(PanelProduct),
     GetRows(GetRows),
     SetRows(SetRows),
     CopyRows(CopyRows),
@@ -123,6 +126,7 @@ impl Kernel {
             Self::Cumsum(kernel) => run!(kernel),
             Self::Quantize(kernel) => run!(kernel),
             Self::MulMat(kernel) => run!(kernel),
+            Self::PanelProduct(kernel) => kernel.run(level, bases, chunk),
             Self::GetRows(kernel) => run!(kernel),
             Self::SetRows(kernel) => run!(kernel),
             Self::CopyRows(kernel) => run!(kernel),

@@ -4,7 +4,9 @@ use entensor_components::{BackendError, DType};
 
 use super::{Builder, Work, nodes::cost};
 use crate::{
-    kernels::{Gather, Gathered, Grid, Kernel, MulMat, Route, Tiling, max_groups, table_len},
+    kernels::{
+        Gather, Gathered, Grid, Kernel, MANY, MulMat, PanelProduct, PanelTiling, Route, Tiling, max_groups, table_len,
+    },
     place::{Place, Region},
     simd::{GROUP, group_bytes},
 };
@@ -51,17 +53,24 @@ impl Builder {
             self.push(kernel, 1, &[ids], Some(&table), table.elements().saturating_mul(cost::CONVERT));
             self.routes = RoutesInWork { table: Some((ids, planes)), gathered: None };
         }
-        let gathered = self.gathered(x, ids.shape[0], table, groups, experts.dtype.is_block())?;
+        let many = rows / planes.max(1) >= MANY;
+        let gathered = self.gathered(x, ids.shape[0], table, groups, experts.dtype.is_block() && !many)?;
         let k = x.shape[0];
         let weights = self.packed_weights(experts)?;
         let row_bytes = weights.row_units() * weights.unit_bytes();
-        let tiling = Tiling::routed(k, row_bytes, &out, rows, groups);
         let used = rows.min(planes).saturating_mul(weights.shape[1]).saturating_mul(row_bytes);
         let cost = used.max(out.elements().saturating_mul(k) / 2);
         let routes = Some((table, groups));
-        let kernel = Kernel::MulMat(MulMat { weights, x: gathered, out, k, group: [1; 2], tiling, routes });
+        let (x, group) = (gathered, [1; 2]);
+        let (kernel, chunks) = if many {
+            let tiling = PanelTiling::routed(k, &out, rows, groups);
+            (Kernel::PanelProduct(PanelProduct { weights, x, out, k, group, tiling, routes }), tiling.chunks())
+        } else {
+            let tiling = Tiling::routed(k, row_bytes, &out, rows, groups);
+            (Kernel::MulMat(MulMat { weights, x, out, k, group, tiling, routes }), tiling.chunks())
+        };
         // Elements of one product are written in no set order, and a packed result shares none.
-        self.push(kernel, tiling.chunks(), &[weights, gathered, table], Some(&out), cost);
+        self.push(kernel, chunks, &[weights, x, table], Some(&out), cost);
         Ok(())
     }
 

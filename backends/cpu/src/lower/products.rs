@@ -4,7 +4,7 @@ use entensor_components::{BackendError, DType};
 
 use super::{Builder, Work, nodes::cost};
 use crate::{
-    kernels::{Grid, Kernel, MulMat, Quantize, Tiling},
+    kernels::{Grid, Kernel, MANY, MulMat, PanelProduct, PanelTiling, Quantize, Tiling},
     place::Place,
     simd::{GROUP, group_bytes},
 };
@@ -15,15 +15,21 @@ impl Builder {
             return Ok(());
         }
         let group = [x.shape[2] / weights.shape[2], x.shape[3] / weights.shape[3]];
-        let k = x.shape[0];
-        let x = if weights.dtype.is_block() { self.quantized(x)? } else { self.packed_activations(x)? };
+        let (k, many) = (x.shape[0], x.shape[1] >= MANY);
+        let x = if weights.dtype.is_block() && !many { self.quantized(x)? } else { self.packed_activations(x)? };
         let weights = self.packed_weights(weights)?;
         let row_bytes = weights.row_units() * weights.unit_bytes();
-        let tiling = Tiling::new(k, row_bytes, &out);
         let cost = weights.rows().saturating_mul(row_bytes).max(out.elements().saturating_mul(k) / 2);
-        let kernel = Kernel::MulMat(MulMat { weights, x, out, k, group, tiling, routes: None });
+        let (kernel, chunks) = if many {
+            let tiling = PanelTiling::new(k, &out);
+            let product = PanelProduct { weights, x, out, k, group, tiling, routes: None };
+            (Kernel::PanelProduct(product), tiling.chunks())
+        } else {
+            let tiling = Tiling::new(k, row_bytes, &out);
+            (Kernel::MulMat(MulMat { weights, x, out, k, group, tiling, routes: None }), tiling.chunks())
+        };
         // Elements of one product are written in no set order, and a packed result shares none.
-        self.push(kernel, tiling.chunks(), &[weights, x], Some(&out), cost);
+        self.push(kernel, chunks, &[weights, x], Some(&out), cost);
         Ok(())
     }
 

@@ -77,6 +77,18 @@ impl GroupLayout {
     }
 }
 
+/// Rows of weights that lie side by side in a panel.
+pub(crate) const PANEL_ROWS: usize = 16;
+
+/// Elements of a row that a panel has at most: with the rows of activations that meet it, it stays in the first-level cache.
+pub(crate) const PANEL_DEPTH: usize = 256;
+
+/// Decoded rows of weights.
+pub(crate) type PanelRows = [[f32; PANEL_DEPTH]; PANEL_ROWS];
+
+/// The same, one element of all rows after the other.
+pub(crate) type Panel = [[f32; PANEL_ROWS]; PANEL_DEPTH];
+
 /// A block dtype that every level has products of.
 #[cfg(target_arch = "x86_64")]
 pub(crate) trait Blocks: BlockCodec + avx2::Unpack {}
@@ -150,6 +162,20 @@ pub(crate) trait Level: Copy + Send + Sync {
 
     /// f16 weights, f32 activations.
     fn dots_f16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
+
+    /// Decodes blocks from `first` on, of a row with every `step`th block of `row`.
+    fn decode_blocks<B: Blocks>(self, row: &[u8], step: usize, first: usize, out: &mut [f32]);
+
+    /// Turns the first `depth` elements of all rows into a panel.
+    fn interleave(self, rows: &PanelRows, depth: usize, panel: &mut Panel);
+
+    /// Adds the products of a panel with `N` rows of as many f32 to the sums of each.
+    fn panel_dots<const N: usize>(
+        self,
+        panel: &[[f32; PANEL_ROWS]],
+        x: [&[u8]; N],
+        sums: &mut [[f32; PANEL_ROWS]; N],
+    );
 
     /// bf16 weights, f32 activations.
     fn dots_bf16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];

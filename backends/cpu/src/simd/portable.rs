@@ -1,11 +1,11 @@
 //! The level that every CPU has: plain Rust in shapes that compilers vectorize.
 
-use entensor_components::codec::{BlockCodec, Part};
+use entensor_components::codec::{BlockCodec, Codec, Part};
 use half::f16;
 
 use crate::kernels::{Map, Zip};
 
-use super::{BLOCK, Blocks, FOUR, GroupLayout, Level, Rounded};
+use super::{BLOCK, Blocks, FOUR, GroupLayout, Level, PANEL_ROWS, Panel, PanelRows, Rounded};
 
 /// Proof of nothing: every CPU can run this.
 #[derive(Clone, Copy)]
@@ -203,6 +203,44 @@ impl Level for Portable {
             }
             sums.map(sum_lanes)
         })
+    }
+
+    #[inline(always)]
+    fn decode_blocks<B: Blocks>(self, row: &[u8], step: usize, first: usize, out: &mut [f32]) {
+        let blocks = row.chunks(B::BYTES).step_by(step).skip(first);
+        for (block, out) in blocks.zip(out.chunks_exact_mut(B::ELEMENTS)) {
+            B::dequantize(block, out);
+        }
+    }
+
+    #[inline(always)]
+    fn interleave(self, rows: &PanelRows, depth: usize, panel: &mut Panel) {
+        for (i, panel) in panel[..depth].iter_mut().enumerate() {
+            for (element, row) in panel.iter_mut().zip(rows) {
+                *element = row[i];
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn panel_dots<const N: usize>(
+        self,
+        panel: &[[f32; PANEL_ROWS]],
+        x: [&[u8]; N],
+        sums: &mut [[f32; PANEL_ROWS]; N],
+    ) {
+        for (x, sums) in x.iter().zip(sums) {
+            let mut lanes = [0.0; PANEL_ROWS];
+            for (weights, x) in panel.iter().zip(x.as_chunks().0) {
+                let x = f32::from_le_bytes(*x);
+                for (lane, weight) in lanes.iter_mut().zip(weights) {
+                    *lane += weight * x;
+                }
+            }
+            for (sum, lane) in sums.iter_mut().zip(lanes) {
+                *sum += lane;
+            }
+        }
     }
 
     #[inline(always)]

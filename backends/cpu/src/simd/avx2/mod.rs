@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "instructions beyond the target's baseline, and unaligned loads from checked slices")]
 
 mod blocks;
+mod panels;
 mod products;
 
 use core::arch::x86_64::*;
@@ -10,7 +11,9 @@ pub(super) use blocks::Unpack;
 
 use crate::kernels::{Map, Zip};
 
-use super::{BLOCK, Blocks, GROUP, GroupLayout, Level, Rounded, group_bytes, spread_bytes};
+use super::{
+    BLOCK, Blocks, GROUP, GroupLayout, Level, PANEL_ROWS, Panel, PanelRows, Rounded, group_bytes, spread_bytes,
+};
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
 /// Proof that this CPU has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
@@ -238,6 +241,32 @@ impl Level for Avx2 {
         assert!(x.first + N <= GROUP && x.group.len() >= group_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { dots_q4_1::<M, N, S>(k, w, x) }
+    }
+
+    #[inline(always)]
+    fn decode_blocks<B: Blocks>(self, row: &[u8], step: usize, first: usize, out: &mut [f32]) {
+        assert!(out.len().is_multiple_of(B::ELEMENTS));
+        assert!(row.len() >= spread_bytes(first + out.len() / B::ELEMENTS, step, B::BYTES));
+        // SAFETY: `self` proves the features; the length was just checked.
+        unsafe { panels::decode_blocks::<B>(row.as_ptr(), step, first, out) }
+    }
+
+    #[inline(always)]
+    fn interleave(self, rows: &PanelRows, depth: usize, panel: &mut Panel) {
+        // SAFETY: `self` proves the features.
+        unsafe { panels::interleave(rows, depth, panel) }
+    }
+
+    #[inline(always)]
+    fn panel_dots<const N: usize>(
+        self,
+        panel: &[[f32; PANEL_ROWS]],
+        x: [&[u8]; N],
+        sums: &mut [[f32; PANEL_ROWS]; N],
+    ) {
+        check(x, panel.len() * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { panels::panel_dots(panel, x, sums) }
     }
 
     #[inline(always)]

@@ -102,7 +102,7 @@ impl Target {
         let view = world.get::<ViewSrc>(self.entity).copied().unwrap_or_default();
         let stored = world.get::<StoredIn>(view.root.unwrap_or(self.entity))?.0?;
         let buffer = world.get::<BufferMemory>(stored.buffer)?;
-        Some((Arc::clone(&buffer.0), stored.offset_bytes + view.offset_bytes))
+        Some((Arc::clone(&buffer.0), stored.offset_bytes.saturating_add(view.offset_bytes)))
     }
 }
 

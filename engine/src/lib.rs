@@ -38,8 +38,9 @@ pub use copy::GraphCopy;
 pub use engine::{ArenaId, BufferId, Engine, GraphId, TensorId};
 pub use entensor_components as components;
 pub use entensor_components::{
-    Backend, BackendError, BackendIndex, BufferTypeInfo, ByteRows, CancelToken, Cause, DType, ImportedBytes, Op,
-    PoolOp, RopeMode, RunLimit, Shape, SortOrder, Strides, TensorDesc, UpscaleMode, Usage,
+    Backend, BackendConfig, BackendError, BackendIndex, BufferTypeInfo, ByteRows, CancelToken, Cause, DType,
+    ImportedBytes, OffloadPolicy, Op, OpKind, PoolOp, RopeMode, RunLimit, Shape, SortOrder, Strides, TensorDesc,
+    UpscaleMode, Usage,
 };
 pub use entensor_systems as systems;
 pub use entensor_systems::{

@@ -26,6 +26,12 @@ struct Run {
 }
 
 impl Run {
+    /// What this run may do while somebody waits for the run of a number with a limit: all share the caller's time, and only the one
+    /// that is waited for is cancelled.
+    fn limit<'a>(&self, number: u64, limit: &RunLimit<'a>) -> RunLimit<'a> {
+        RunLimit { cancel: limit.cancel.filter(|_| self.number == number), ..*limit }
+    }
+
     fn abandon(mut self) {
         self.state.abandon(&self.plan);
         self.state.end(&self.plan);
@@ -227,7 +233,7 @@ impl Runs {
         self.failed.push_back((number, error));
     }
 
-    /// Goes on with every run from one on, oldest first, one staying behind the other. The limit is for the run of this number.
+    /// Goes on with every run from one on, oldest first, one staying behind the other.
     fn advance(&mut self, first: usize, number: u64, limit: &RunLimit<'_>) {
         let mut at = first;
         while at < self.flight.len() {
@@ -235,8 +241,7 @@ impl Runs {
             let run = &mut rest[0];
             // Only runs of one plan in different slots are under way at once.
             let previous = before.last().map(|run| &run.state);
-            let limit = if run.number == number { limit } else { &RunLimit::NONE };
-            match run.state.advance(&run.plan, &run.memory, run.slot, previous, Mode::Try, limit) {
+            match run.state.advance(&run.plan, &run.memory, run.slot, previous, Mode::Try, &run.limit(number, limit)) {
                 Ok(_) => at += 1,
                 Err(error) => self.drop_failed(at, error),
             }
@@ -258,8 +263,8 @@ impl Runs {
             if run.state.next() < steps {
                 return;
             }
-            let limit = if run.number == number { limit } else { &RunLimit::NONE };
-            match run.state.settle(&run.plan, run.slot, mode, limit) {
+            let limit = run.limit(number, limit);
+            match run.state.settle(&run.plan, run.slot, mode, &limit) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
@@ -284,10 +289,10 @@ impl Runs {
     /// Waits until the run of this number is over, or its limit is reached.
     fn finish(&mut self, number: u64, limit: &RunLimit<'_>) {
         while let Some(oldest) = self.flight.front_mut().filter(|oldest| oldest.number <= number) {
-            let is_asked = oldest.number == number;
-            let own = if is_asked { limit } else { &RunLimit::NONE };
+            let own = oldest.limit(number, limit);
             // The oldest may wait for devices; the others follow it as far as they can.
-            match oldest.state.advance(&oldest.plan, &oldest.memory, oldest.slot, None, Mode::Wait, own) {
+            match oldest.state.advance(&oldest.plan, &oldest.memory, oldest.slot, None, Mode::Wait, &own) {
+                Ok(_) if limit.is_over() => {}
                 Ok(_) => self.advance(1, number, limit),
                 Err(error) => {
                     self.drop_failed(0, error);
@@ -295,8 +300,8 @@ impl Runs {
                 }
             }
             let oldest = self.flight.front().map_or(number, |oldest| oldest.number.min(number));
-            self.retire(Mode::Wait, oldest, own);
-            if is_asked && limit.is_over() {
+            self.retire(Mode::Wait, oldest, &own);
+            if limit.is_over() {
                 return;
             }
         }

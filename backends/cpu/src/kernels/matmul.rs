@@ -9,14 +9,38 @@ use super::{CHUNK_COST, Grid, Piece, routes::Routes};
 use crate::{
     memory::layout::{SIDE, is_repacked},
     place::Place,
-    simd::{BLOCK, Blocks, GROUP, Level, Rounded},
+    simd::{BLOCK, Blocks, GROUP, Level, Rounded, bundle_block, group_bytes},
     tensor::{Bases, Row, RowMut, TILE, Tensor, work_row},
 };
 
-/// Rows of activations rounded to 8-bit blocks, in groups that do not cross planes.
+/// How products want their activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activations {
+    /// Packed f32 rows.
+    Plain,
+    /// 8-bit blocks, in groups.
+    Groups,
+    /// 8-bit blocks, in bundles.
+    Bundles,
+}
+
+impl Activations {
+    /// Bytes of [`GROUP`] rows of `k` elements.
+    pub(crate) fn bytes(self, k: usize) -> usize {
+        match self {
+            Self::Plain => GROUP * k * 4,
+            Self::Groups => group_bytes(k),
+            Self::Bundles => bundle_block(k / BLOCK),
+        }
+    }
+}
+
+/// Rows of activations rounded to 8-bit blocks, in groups or bundles that do not cross planes.
 #[derive(Debug)]
 pub(crate) struct Quantize {
     pub(crate) x: Place,
+    /// Not plain.
+    pub(crate) form: Activations,
     /// `[group, groups]` in work memory; the dtype stands for bytes only.
     pub(crate) out: Place,
     /// Over the groups.
@@ -34,20 +58,23 @@ impl Quantize {
             // SAFETY: the group belongs to this chunk, and nobody else uses it before the step is done.
             let group = unsafe { work_row(&out, [piece.row, 0, 0]) };
             for row in 0..(n - first).min(GROUP) {
-                round_row(level, &x.row([first + row, plane % d2, plane / d2]), row, group);
+                round_row(level, self.form, &x.row([first + row, plane % d2, plane / d2]), row, group);
             }
         }
     }
 }
 
-/// Rounds a row of activations to 8-bit blocks, as row `row` of its group.
+/// Rounds a row of activations to 8-bit blocks, as row `row` of its group or bundle.
 #[inline(always)]
-pub(super) fn round_row<L: Level>(level: L, x: &Row, row: usize, group: &mut [u8]) {
+pub(super) fn round_row<L: Level>(level: L, form: Activations, x: &Row, row: usize, group: &mut [u8]) {
     let mut tile = [0.0; TILE];
     let k = x.len();
     for (start, len) in (Piece { row: 0, start: 0, end: k }).tiles() {
         x.load(level, start, &mut tile[..len]);
-        level.quantize(&tile[..len], k, row, start / BLOCK, group);
+        match form {
+            Activations::Bundles => level.round_bundle(&tile[..len], row, start / BLOCK, group),
+            Activations::Plain | Activations::Groups => level.quantize(&tile[..len], k, row, start / BLOCK, group),
+        }
     }
 }
 
@@ -223,6 +250,13 @@ impl<'a> Rows<'a> {
     pub(super) fn plain<const N: usize>(&self, j: usize) -> [&'a [u8]; N] {
         // SAFETY: as for the weights.
         std::array::from_fn(|row| unsafe { self.x.row_bytes([j + row, self.plane[0], self.plane[1]]) })
+    }
+
+    /// The bundle of a row of activations.
+    #[inline(always)]
+    pub(super) fn bundle(&self, j: usize) -> &'a [u8] {
+        // SAFETY: as for the weights.
+        unsafe { self.x.row_bytes([self.first_group + j / GROUP, 0, 0]) }
     }
 
     #[inline(always)]

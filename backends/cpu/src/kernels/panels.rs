@@ -1,8 +1,8 @@
 //! Products with many rows of activations: a tile of weights is decoded once, into a panel that stays in cache, and meets row after row.
 //!
-//! A panel has sixteen rows of weights side by side, so that a row of activations needs nothing but loads, one spread element and
+//! A panel has sixteen rows of weights side by side, so that a row of activations needs nothing but loads, spread elements and
 //! multiply-adds, and every result keeps a lane of its own: nothing is ever added across lanes. What a result is does not depend on the
-//! rows around it.
+//! rows around it. Panels are f32, or bytes where a level multiplies those faster.
 #![expect(unsafe_code, reason = "writes the elements of its chunk")]
 
 use std::ops::Range;
@@ -10,17 +10,19 @@ use std::ops::Range;
 use entensor_components::{DType, codec};
 
 use super::{
-    matmul::{Rows, side_rows},
+    matmul::{Activations, Rows, side_rows},
     routes::Routes,
 };
 use crate::{
     place::Place,
-    simd::{Blocks, GROUP, Level, PANEL_DEPTH, PANEL_ROWS, Panel, PanelRows},
+    simd::{
+        AnyLevel, BLOCK, BYTE_PARTS, Blocks, BytePart, GROUP, Level, PANEL_DEPTH, PANEL_ROWS, Panel, PanelRows, bundle_block,
+    },
     tensor::Bases,
 };
 
 /// From this many rows of activations on, decoding weights into panels is cheaper than decoding them again for every few rows.
-pub(crate) const MANY: usize = 16;
+const MANY: usize = 16;
 
 /// Rows of activations that a chunk has at most; their sums lie on the stack.
 const CHUNK_ROWS: usize = 264;
@@ -36,8 +38,10 @@ const CHUNK_PRODUCTS: usize = 6 << 20;
 pub(crate) struct PanelProduct {
     /// Packed rows.
     pub(crate) weights: Place,
-    /// Packed f32 rows with the axes of the activations.
+    /// Packed f32 rows with the axes of the activations, or bundles.
     pub(crate) x: Place,
+    /// Which of both.
+    pub(crate) form: Activations,
     pub(crate) out: Place,
     /// Elements that are summed over.
     pub(crate) k: usize,
@@ -136,16 +140,71 @@ fn decode<L: Level>(dtype: DType) -> Option<Decode<L>> {
     })
 }
 
-/// What a chunk works with: a few tens of KiB of the stack.
-struct Scratch {
-    rows: PanelRows,
-    panel: Panel,
-    sums: [[f32; PANEL_ROWS]; CHUNK_ROWS],
+/// Packs parts from the given one on of rows that have every so many blocks of their bytes.
+type Pack<L> = fn(L, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]);
+
+fn pack_of<B: Blocks, L: Level>() -> Option<Pack<L>> {
+    let pack: Pack<L> = |level, rows, first, panel| level.pack_bytes::<B>(rows, first, panel);
+    L::has_byte_panels::<B>().then_some(pack)
 }
+
+/// How a dtype is packed, where bytes are faster than f32.
+fn pack<L: Level>(dtype: DType) -> Option<Pack<L>> {
+    match dtype {
+        DType::Q4_0 => pack_of::<codec::Q4_0, L>(),
+        DType::Q4_1 => pack_of::<codec::Q4_1, L>(),
+        DType::Q5_0 => pack_of::<codec::Q5_0, L>(),
+        DType::Q5_1 => pack_of::<codec::Q5_1, L>(),
+        DType::Q4K => pack_of::<codec::Q4K, L>(),
+        DType::Q5K => pack_of::<codec::Q5K, L>(),
+        DType::Mxfp4 => pack_of::<codec::Mxfp4, L>(),
+        // Their quants are too large for sums of 16 bits, or have scales of their own for every 16.
+        DType::Q8_0 | DType::Q2K | DType::Q3K | DType::Q6K | DType::Iq4Nl => None,
+        DType::F32 | DType::F16 | DType::Bf16 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => None,
+    }
+}
+
+/// How a product of `n` rows of activations wants them, if there are enough for panels.
+pub(crate) fn panel_activations(level: AnyLevel, weights: DType, n: usize) -> Option<Activations> {
+    let bytes = match level {
+        AnyLevel::Portable(_) => pack::<crate::simd::Portable>(weights).is_some(),
+        #[cfg(target_arch = "x86_64")]
+        AnyLevel::Avx2(_) => pack::<crate::simd::Avx2>(weights).is_some(),
+    };
+    (n >= MANY).then_some(if bytes { Activations::Bundles } else { Activations::Plain })
+}
+
+/// Sums of the rows of activations of a chunk: a few tens of KiB of the stack, as panels are.
+type Sums = [[f32; PANEL_ROWS]; CHUNK_ROWS];
 
 impl PanelProduct {
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
-        let Some(decode) = decode(self.weights.dtype) else { return };
+        let dtype = self.weights.dtype;
+        match self.form {
+            Activations::Plain => {
+                let Some(decode) = decode(dtype) else { return };
+                self.product(bases, chunk, |rows, first, columns, sums| {
+                    self.floats(level, decode, rows, first, columns, sums);
+                });
+            }
+            Activations::Bundles => {
+                let Some(pack) = pack(dtype) else { return };
+                self.product(bases, chunk, |rows, first, columns, sums| {
+                    self.bytes(level, pack, rows, first, columns, sums);
+                });
+            }
+            // Only what `panel_activations` says.
+            Activations::Groups => {}
+        }
+    }
+
+    /// Calls `tile` with the first row of the chunk's panel and the rows of activations that it meets.
+    fn product(
+        &self,
+        bases: Bases<'_>,
+        chunk: usize,
+        mut tile: impl FnMut(&Rows<'_>, usize, Range<usize>, &mut Sums),
+    ) {
         let tiling = &self.tiling;
         let m_chunks = tiling.m.div_ceil(PANEL_ROWS);
         let n_chunks = tiling.n.div_ceil(tiling.n_chunk);
@@ -160,54 +219,66 @@ impl PanelProduct {
             x: bases.tensor(&self.x),
             out: bases.tensor(&self.out),
             plane: out_plane,
-            first_group: 0,
+            first_group: plane * tiling.n.div_ceil(GROUP),
             routes: None,
             k: self.k,
             side_rows: side_rows(bases, &self.weights),
         };
-        let chunk = n_index * tiling.n_chunk..((n_index + 1) * tiling.n_chunk).min(tiling.n);
-        let mut scratch = Scratch {
-            rows: [[0.0; PANEL_DEPTH]; PANEL_ROWS],
-            panel: [[0.0; PANEL_ROWS]; PANEL_DEPTH],
-            sums: [[0.0; PANEL_ROWS]; CHUNK_ROWS],
-        };
+        let columns = n_index * tiling.n_chunk..((n_index + 1) * tiling.n_chunk).min(tiling.n);
+        let mut sums = [[0.0; PANEL_ROWS]; CHUNK_ROWS];
         let Some((table, groups)) = &self.routes else {
-            return self.tile(level, decode, &rows, first, chunk, &mut scratch);
+            tile(&rows, first, columns.clone(), &mut sums);
+            return self.store(&rows, first, columns, &sums);
         };
         // SAFETY: the table is written by an earlier step of the node, which is done.
         let routes = unsafe { Routes::new(&bases.tensor(table), *groups) };
         rows.routes = Some(routes);
-        let (mut group, end) = (chunk.start / GROUP, chunk.end / GROUP);
+        let (mut group, end) = (columns.start / GROUP, columns.end / GROUP);
         while group < end {
             let Some(plane) = routes.plane(group) else { break };
             let run = (group..end).take_while(|&group| routes.plane(group) == Some(plane)).count();
             rows.weights_plane = [plane, 0];
-            self.tile(level, decode, &rows, first, group * GROUP..(group + run) * GROUP, &mut scratch);
+            let columns = group * GROUP..(group + run) * GROUP;
+            sums[..columns.len()].fill([0.0; PANEL_ROWS]);
+            tile(&rows, first, columns.clone(), &mut sums);
+            self.store(&rows, first, columns, &sums);
             group += run;
         }
     }
 
-    /// The products of a panel, which begins at row `first` of the weights, with some rows of activations.
-    fn tile<L: Level>(
+    /// Writes the sums of a panel, which begins at row `first` of the weights.
+    fn store(&self, rows: &Rows<'_>, first: usize, columns: Range<usize>, sums: &Sums) {
+        let count = (self.tiling.m - first).min(PANEL_ROWS);
+        for (j, sums) in columns.zip(sums) {
+            if let Some(at) = rows.out_at(j) {
+                // SAFETY: the elements that are written belong to this chunk.
+                let out = unsafe { rows.out.row_mut(at) };
+                out.set_run(first, &sums[..count]);
+            }
+        }
+    }
+
+    /// The products of a panel of f32, which begins at row `first` of the weights, with some rows of activations.
+    fn floats<L: Level>(
         &self,
         level: L,
         decode: Decode<L>,
         rows: &Rows<'_>,
         first: usize,
         columns: Range<usize>,
-        scratch: &mut Scratch,
+        sums: &mut Sums,
     ) {
-        let Scratch { rows: decoded, panel, sums } = scratch;
+        let mut decoded: PanelRows = [[0.0; PANEL_DEPTH]; PANEL_ROWS];
+        let mut panel: Panel = [[0.0; PANEL_ROWS]; PANEL_DEPTH];
         let count = (self.tiling.m - first).min(PANEL_ROWS);
         let sums = &mut sums[..columns.len()];
-        sums.fill([0.0; PANEL_ROWS]);
         for start in (0..self.k).step_by(PANEL_DEPTH) {
             let depth = (self.k - start).min(PANEL_DEPTH);
             for (row, decoded) in decoded[..count].iter_mut().enumerate() {
                 let (bytes, step) = rows.spread_weight(first + row);
                 decode(level, bytes, step, start, &mut decoded[..depth]);
             }
-            level.interleave(decoded, depth, panel);
+            level.interleave(&decoded, depth, &mut panel);
             let mut j = 0;
             while j + N_TILE <= sums.len() {
                 columns_of::<L, N_TILE>(level, rows, columns.start + j, start, &panel[..depth], &mut sums[j..]);
@@ -223,10 +294,31 @@ impl PanelProduct {
                 _ => {}
             }
         }
-        for (j, sums) in columns.zip(&*sums) {
-            if let Some(at) = rows.out_at(j) {
-                // SAFETY: the elements that are written belong to this chunk.
-                unsafe { rows.out.row_mut(at) }.store(level, first, &sums[..count]);
+    }
+
+    /// The products of a panel of bytes with some rows of activations.
+    fn bytes<L: Level>(
+        &self,
+        level: L,
+        pack: Pack<L>,
+        rows: &Rows<'_>,
+        first: usize,
+        columns: Range<usize>,
+        sums: &mut Sums,
+    ) {
+        let mut panel = [BytePart::ZERO; BYTE_PARTS];
+        let count = (self.tiling.m - first).min(PANEL_ROWS);
+        let mut weights = [(&[][..], 1); PANEL_ROWS];
+        for (row, weights) in weights[..count].iter_mut().enumerate() {
+            *weights = rows.spread_weight(first + row);
+        }
+        let parts = self.k / BLOCK;
+        for start in (0..parts).step_by(BYTE_PARTS) {
+            let panel = &mut panel[..(parts - start).min(BYTE_PARTS)];
+            pack(level, &weights[..count], start, panel);
+            // The last bundle may have fewer rows than there are sums; what the others become, nobody reads.
+            for (j, sums) in columns.clone().step_by(GROUP).zip(sums.as_chunks_mut().0) {
+                level.byte_dots(panel, &rows.bundle(j)[bundle_block(start)..], sums);
             }
         }
     }

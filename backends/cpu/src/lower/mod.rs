@@ -21,8 +21,9 @@ use smallvec::SmallVec;
 
 use crate::{
     bind,
-    kernels::Kernel,
+    kernels::{Activations, Kernel},
     place::{Place, Region},
+    simd::AnyLevel,
     support::{reads_repacked, support},
     walk::StepShape,
 };
@@ -119,15 +120,16 @@ pub(crate) struct Builder {
     program: Program,
     hazards: hazards::Hazards,
     fills: fills::Fills,
-    /// Whose rows lie in [`Work::Activations`], and whether they are rounded.
-    activations: Option<(Place, bool)>,
+    /// Whose rows lie in [`Work::Activations`], and how.
+    activations: Option<(Place, Activations)>,
     angles: Option<AnglesKey>,
     routes: experts::RoutesInWork,
     node: usize,
+    level: AnyLevel,
 }
 
-/// Lowers a split.
-pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
+/// Lowers a split for a level.
+pub(crate) fn lower(split: &dyn SplitView, level: AnyLevel) -> Result<Program, BackendError> {
     let slots = split.memory_slots() as usize;
     let program = Program {
         steps: Vec::with_capacity(split.len()),
@@ -146,6 +148,7 @@ pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
         angles: None,
         routes: experts::RoutesInWork::default(),
         node: 0,
+        level,
     };
     for index in 0..split.len() {
         builder.node = index;

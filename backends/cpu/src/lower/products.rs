@@ -4,10 +4,15 @@ use entensor_components::{BackendError, DType};
 
 use super::{Builder, Work, nodes::cost};
 use crate::{
-    kernels::{Grid, Kernel, MANY, MulMat, PanelProduct, PanelTiling, Quantize, Tiling},
+    kernels::{Activations, Grid, Kernel, MulMat, PanelProduct, PanelTiling, Quantize, Tiling, panel_activations},
     place::Place,
-    simd::{GROUP, group_bytes},
+    simd::GROUP,
 };
+
+/// How products of few rows of activations want them.
+pub(super) fn few_activations(weights: DType) -> Activations {
+    if weights.is_block() { Activations::Groups } else { Activations::Plain }
+}
 
 impl Builder {
     pub(super) fn mul_mat(&mut self, weights: Place, x: Place, out: Place) -> Result<(), BackendError> {
@@ -15,14 +20,18 @@ impl Builder {
             return Ok(());
         }
         let group = [x.shape[2] / weights.shape[2], x.shape[3] / weights.shape[3]];
-        let (k, many) = (x.shape[0], x.shape[1] >= MANY);
-        let x = if weights.dtype.is_block() && !many { self.quantized(x)? } else { self.packed_activations(x)? };
+        let k = x.shape[0];
+        let panels = panel_activations(self.level, weights.dtype, x.shape[1]);
+        let x = match panels.unwrap_or(few_activations(weights.dtype)) {
+            Activations::Plain => self.packed_activations(x)?,
+            form @ (Activations::Groups | Activations::Bundles) => self.quantized(x, form)?,
+        };
         let weights = self.packed_weights(weights)?;
         let row_bytes = weights.row_units() * weights.unit_bytes();
         let cost = weights.rows().saturating_mul(row_bytes).max(out.elements().saturating_mul(k) / 2);
-        let (kernel, chunks) = if many {
+        let (kernel, chunks) = if let Some(form) = panels {
             let tiling = PanelTiling::new(k, &out);
-            let product = PanelProduct { weights, x, out, k, group, tiling, routes: None };
+            let product = PanelProduct { weights, x, form, out, k, group, tiling, routes: None };
             (Kernel::PanelProduct(product), tiling.chunks())
         } else {
             let tiling = Tiling::new(k, row_bytes, &out);
@@ -44,18 +53,18 @@ impl Builder {
     }
 
     /// Activations in 8-bit blocks; products in a row over the same activations share them.
-    fn quantized(&mut self, x: Place) -> Result<Place, BackendError> {
+    fn quantized(&mut self, x: Place, form: Activations) -> Result<Place, BackendError> {
         let [k, n, d2, d3] = x.shape;
         if k > isize::MAX as usize / 64 {
             return Err(BackendError::OutOfMemory { size_bytes: u64::MAX });
         }
         let groups = n.div_ceil(GROUP) * d2 * d3;
-        let place = self.work(Work::Activations, DType::F32, [group_bytes(k) / 4, groups, 1, 1])?;
-        if self.activations != Some((x, true)) {
+        let place = self.work(Work::Activations, DType::F32, [form.bytes(k) / 4, groups, 1, 1])?;
+        if self.activations != Some((x, form)) {
             let grid = Grid::rows(groups, k, k.saturating_mul(GROUP * cost::CONVERT));
-            let kernel = Kernel::Quantize(Quantize { x, out: place, grid });
+            let kernel = Kernel::Quantize(Quantize { x, form, out: place, grid });
             self.push(kernel, grid.chunks(), &[x], Some(&place), x.elements().saturating_mul(cost::CONVERT));
-            self.activations = Some((x, true));
+            self.activations = Some((x, form));
         }
         Ok(place)
     }
@@ -66,9 +75,9 @@ impl Builder {
             return Ok(x);
         }
         let place = self.work(Work::Activations, DType::F32, x.shape)?;
-        if self.activations != Some((x, false)) {
+        if self.activations != Some((x, Activations::Plain)) {
             self.copy_rows(x, place);
-            self.activations = Some((x, false));
+            self.activations = Some((x, Activations::Plain));
         }
         Ok(place)
     }

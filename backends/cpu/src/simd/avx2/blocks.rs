@@ -118,6 +118,8 @@ pub(crate) enum Quants {
 pub(crate) trait Unpack: BlockCodec {
     /// How quants are given as bytes.
     const QUANTS: Quants;
+    /// Whether the halves of a part have scales of their own.
+    const HALF_SCALES: bool;
     /// Whether the halves of a part have offsets of their own.
     const HALF_OFFSETS: bool;
     /// Scales and offsets.
@@ -307,6 +309,7 @@ macro_rules! unpack {
     ($name:ident, $kind:expr, $Head:ident |$block:ident| $head:expr, |$at:ident, $part:ident| $quants:expr) => {
         impl Unpack for $name {
             const QUANTS: Quants = $kind;
+            const HALF_SCALES: bool = is_halves!($Head);
             const HALF_OFFSETS: bool = $name::OFFSETS && is_halves!($Head);
             type Head = $Head;
 

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "instructions beyond the target's baseline, and unaligned loads from checked slices")]
 
 mod blocks;
+mod bytes;
 mod panels;
 mod products;
 
@@ -12,7 +13,8 @@ pub(super) use blocks::Unpack;
 use crate::kernels::{Map, Zip};
 
 use super::{
-    BLOCK, Blocks, GROUP, GroupLayout, Level, PANEL_ROWS, Panel, PanelRows, Rounded, group_bytes, spread_bytes,
+    BLOCK, Blocks, BytePart, GROUP, GroupLayout, Level, PANEL_ROWS, Panel, PanelRows, Rounded, bundle_block, group_bytes,
+    spread_bytes,
 };
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
@@ -267,6 +269,36 @@ impl Level for Avx2 {
         check(x, panel.len() * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { panels::panel_dots(panel, x, sums) }
+    }
+
+    #[inline(always)]
+    fn round_bundle(self, x: &[f32], row: usize, first: usize, bundle: &mut [u8]) {
+        assert!(x.len().is_multiple_of(BLOCK) && row < GROUP);
+        assert!(bundle.len() >= bundle_block(first + x.len() / BLOCK));
+        // SAFETY: `self` proves the features; the blocks were just checked.
+        unsafe { bytes::round_bundle(x, row, first, bundle.as_mut_ptr()) }
+    }
+
+    fn has_byte_panels<B: Blocks>() -> bool {
+        bytes::has_panels::<B>()
+    }
+
+    #[inline(always)]
+    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]) {
+        assert!(bytes::has_panels::<B>() && rows.len() <= PANEL_ROWS);
+        let blocks = ((first + panel.len()) * BLOCK).div_ceil(B::ELEMENTS);
+        for (row, step) in rows {
+            assert!(row.len() >= spread_bytes(blocks, *step, B::BYTES));
+        }
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { bytes::pack::<B>(rows, first, panel) }
+    }
+
+    #[inline(always)]
+    fn byte_dots(self, panel: &[BytePart], bundle: &[u8], sums: &mut [[f32; PANEL_ROWS]; GROUP]) {
+        assert!(bundle.len() >= bundle_block(panel.len()));
+        // SAFETY: `self` proves the features; the length was just checked.
+        unsafe { bytes::dots(panel, bundle.as_ptr(), sums) }
     }
 
     #[inline(always)]

@@ -169,7 +169,7 @@ impl Backend for CpuBackend {
     }
 
     fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
-        let program = lower::lower(split)?;
+        let program = lower::lower(split, self.level)?;
         let helpers = self.crew.as_ref().map_or(0, |crew| crew.helpers());
         let run = Run::new(program, self.level, helpers)?;
         Ok(Box::new(Prepared::new(run, self.crew.clone())))

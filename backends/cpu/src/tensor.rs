@@ -355,6 +355,22 @@ impl RowMut {
         unsafe { self.0.first.add(index * self.0.step).cast::<f32>().write_unaligned(value) };
     }
 
+    /// Writes neighbouring elements of an f32 row.
+    #[inline(always)]
+    pub(crate) fn set_run(self, start: usize, values: &[f32]) {
+        let row = self.0;
+        if row.step == 4 {
+            assert!(start <= row.len && values.len() <= row.len - start && row.dtype == DType::F32);
+            // SAFETY: the range was just checked, and the row is ours; `values` is no memory of a tensor.
+            unsafe {
+                let to = row.first.add(start * 4);
+                std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), to, values.len() * 4);
+            }
+        } else {
+            values.iter().enumerate().for_each(|(i, &value)| self.set(start + i, value));
+        }
+    }
+
     /// Writes one element of an i32 row.
     #[inline(always)]
     pub(crate) fn set_integer(self, index: usize, value: i32) {

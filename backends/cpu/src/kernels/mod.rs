@@ -13,6 +13,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod order;
+mod panels;
 mod recurrent;
 mod rope;
 mod routes;
@@ -27,13 +28,14 @@ pub(crate) use elementwise::{Binary, Map, Unary, Zip};
 pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
 pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
 pub(crate) use mat_vec::{Cut, MatVec, QuantizeVectors};
-pub(crate) use matmul::{MulMat, Quantize, Tiling};
+pub(crate) use matmul::{Activations, MulMat, Quantize, Tiling};
 pub(crate) use movement::{Arange, Pad, Roll, TimestepEmbedding};
 pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};
 pub(crate) use order::{Argmax, Argsort, KEY_WIDTH, TopK, top_k_candidates};
+pub(crate) use panels::{PanelProduct, PanelTiling, panel_activations};
 pub(crate) use recurrent::{Gru, Lstm};
 pub(crate) use rope::{Rope, RopeTable};
-pub(crate) use routes::{Gather, Gathered, Route, max_groups, table_len};
+pub(crate) use routes::{Gather, Route, max_groups, table_len};
 pub(crate) use soft_max::{DiagMask, SoftMax};
 pub(crate) use spatial::{Axis, Conv, Depthwise, Im2col, LINES, NARROW, PackKernel, Pool, WIDE};
 pub(crate) use sums::{Cumsum, PARTIAL_WIDTH, SumPartials, SumPieces, SumRows};
@@ -68,6 +70,7 @@ pub(crate) enum Kernel {
     Chain(Chain),
     QuantizeVectors(QuantizeVectors),
     MatVec(MatVec),
+    PanelProduct(PanelProduct),
     GetRows(GetRows),
     SetRows(SetRows),
     CopyRows(CopyRows),
@@ -138,6 +141,7 @@ impl Kernel {
             Self::Chain(kernel) => run!(kernel),
             Self::QuantizeVectors(kernel) => run!(kernel),
             Self::MatVec(kernel) => run!(kernel),
+            Self::PanelProduct(kernel) => kernel.run(level, bases, chunk),
             Self::GetRows(kernel) => run!(kernel),
             Self::SetRows(kernel) => run!(kernel),
             Self::CopyRows(kernel) => run!(kernel),

@@ -23,9 +23,9 @@ use smallvec::SmallVec;
 
 use crate::{
     bind,
-    kernels::Kernel,
+    kernels::{Activations, Kernel},
     place::{Place, Region},
-    simd::Pairing,
+    simd::{AnyLevel, Pairing},
     support::{reads_repacked, support},
     walk::StepShape,
 };
@@ -145,18 +145,19 @@ pub(crate) struct Builder {
     program: Program,
     hazards: hazards::Hazards,
     fills: fills::Fills,
-    /// Whose rows lie in [`Work::Activations`], and whether they are rounded.
-    activations: Option<(Place, bool)>,
+    /// Whose rows lie in [`Work::Activations`], and how.
+    activations: Option<(Place, Activations)>,
     vectors: mat_vec::VectorsInWork,
     angles: Option<AnglesKey>,
     routes: experts::RoutesInWork,
     /// While an op is asked for the function that it applies to elements: the answer, in place of a step.
     function: Option<Option<chain::Function>>,
     node: usize,
+    level: AnyLevel,
 }
 
-/// Lowers a split.
-pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
+/// Lowers a split for a level.
+pub(crate) fn lower(split: &dyn SplitView, level: AnyLevel) -> Result<Program, BackendError> {
     let slots = split.memory_slots() as usize;
     let program = Program {
         steps: Vec::with_capacity(split.len()),
@@ -177,6 +178,7 @@ pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
         routes: experts::RoutesInWork::default(),
         function: None,
         node: 0,
+        level,
     };
     let mut index = 0;
     while index < split.len() {

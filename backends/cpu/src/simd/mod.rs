@@ -85,6 +85,55 @@ impl GroupLayout {
     }
 }
 
+/// Rows of weights that lie side by side in a panel.
+pub(crate) const PANEL_ROWS: usize = 16;
+
+/// Elements of a row that a panel has at most: with the rows of activations that meet it, it stays in the first-level cache.
+pub(crate) const PANEL_DEPTH: usize = 256;
+
+/// Decoded rows of weights.
+pub(crate) type PanelRows = [[f32; PANEL_DEPTH]; PANEL_ROWS];
+
+/// The same, one element of all rows after the other.
+pub(crate) type Panel = [[f32; PANEL_ROWS]; PANEL_DEPTH];
+
+/// Elements of a row that a panel of bytes has at most, in parts of 32.
+pub(crate) const BYTE_PARTS: usize = 16;
+
+/// 32 elements of sixteen rows of weights, as bytes.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct BytePart {
+    /// Fours of elements of eight rows and of the other eight, the even fours first, then the odd ones.
+    quants: [[u8; BLOCK]; PANEL_ROWS],
+    /// What a step of each row is worth.
+    scales: [f32; PANEL_ROWS],
+    /// What is added to every element of each row.
+    offsets: [f32; PANEL_ROWS],
+}
+
+impl BytePart {
+    pub(crate) const ZERO: Self =
+        Self { quants: [[0; BLOCK]; PANEL_ROWS], scales: [0.0; PANEL_ROWS], offsets: [0.0; PANEL_ROWS] };
+}
+
+/// Where the parts of a block of a bundle lie. Bundles are [`GROUP`] rows of activations as panels of bytes want them: block by block
+/// the quants of each row, then the scales of each row's even and odd fours as whole numbers (each twice, for products of pairs), then
+/// what one of these is worth, then the sum of what the quants stand for.
+const BUNDLE_STEPS: usize = GROUP * BLOCK;
+const BUNDLE_SCALES: usize = BUNDLE_STEPS + GROUP * 8;
+const BUNDLE_SUMS: usize = BUNDLE_SCALES + GROUP * 4;
+
+/// The larger of a block's two scales as a whole number, or one more. Whole numbers let the products of both fours be added before
+/// they become floats; so many that the smaller scale is met well enough, and so few that sums fit 32 bits.
+const STEPS_MOST: f32 = 1024.0;
+
+/// Where a block of a bundle begins.
+#[inline(always)]
+pub(crate) const fn bundle_block(block: usize) -> usize {
+    block * (BUNDLE_SUMS + GROUP * 4)
+}
+
 /// A block dtype that every level has products of.
 #[cfg(target_arch = "x86_64")]
 pub(crate) trait Blocks: BlockCodec + avx2::Unpack {}
@@ -208,6 +257,34 @@ pub(crate) trait Level: Copy + Send + Sync {
 
     /// f16 weights, f32 activations.
     fn dots_f16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
+
+    /// Decodes blocks from `first` on, of a row with every `step`th block of `row`.
+    fn decode_blocks<B: Blocks>(self, row: &[u8], step: usize, first: usize, out: &mut [f32]);
+
+    /// Turns the first `depth` elements of all rows into a panel.
+    fn interleave(self, rows: &PanelRows, depth: usize, panel: &mut Panel);
+
+    /// Adds the products of a panel with `N` rows of as many f32 to the sums of each.
+    fn panel_dots<const N: usize>(
+        self,
+        panel: &[[f32; PANEL_ROWS]],
+        x: [&[u8]; N],
+        sums: &mut [[f32; PANEL_ROWS]; N],
+    );
+
+    /// Rounds whole blocks of activations, the first of which is block `first` of row `row` of a bundle, as [`Self::quantize`] does for
+    /// groups. A block with a NaN or an infinity gets a NaN scale.
+    fn round_bundle(self, x: &[f32], row: usize, first: usize, bundle: &mut [u8]);
+
+    /// Whether it multiplies bytes of a dtype faster than f32.
+    fn has_byte_panels<B: Blocks>() -> bool;
+
+    /// Packs parts of up to sixteen rows from part `first` on, each row with every so many blocks of its bytes. Rows that are not there
+    /// stay as they are.
+    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]);
+
+    /// Adds the products of a panel with the rows of a bundle, from the bundle's first block on, to the sums of each.
+    fn byte_dots(self, panel: &[BytePart], bundle: &[u8], sums: &mut [[f32; PANEL_ROWS]; GROUP]);
 
     /// bf16 weights, f32 activations.
     fn dots_bf16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];

@@ -2,7 +2,9 @@
 #![expect(unsafe_code, reason = "instructions beyond the target's baseline, and unaligned loads from checked slices")]
 
 mod blocks;
+mod bytes;
 mod chain;
+mod panels;
 mod products;
 mod vector;
 
@@ -14,7 +16,8 @@ pub(super) use vector::Stream;
 use crate::kernels::{Map, Zip};
 
 use super::{
-    BLOCK, Blocks, GROUP, GroupLayout, LANES, Level, Rounded, Streams, group_bytes, spread_bytes,
+    BLOCK, Blocks, BytePart, GROUP, GroupLayout, LANES, Level, PANEL_ROWS, Panel, PanelRows, Rounded, Streams,
+    bundle_block, group_bytes, spread_bytes,
     vector::{Pairing, vector_bytes},
 };
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
@@ -285,6 +288,62 @@ impl Level for Avx2 {
         assert!(x.first + N <= GROUP && x.group.len() >= group_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { dots_q4_1::<M, N, S>(k, w, x) }
+    }
+
+    #[inline(always)]
+    fn decode_blocks<B: Blocks>(self, row: &[u8], step: usize, first: usize, out: &mut [f32]) {
+        assert!(out.len().is_multiple_of(B::ELEMENTS));
+        assert!(row.len() >= spread_bytes(first + out.len() / B::ELEMENTS, step, B::BYTES));
+        // SAFETY: `self` proves the features; the length was just checked.
+        unsafe { panels::decode_blocks::<B>(row.as_ptr(), step, first, out) }
+    }
+
+    #[inline(always)]
+    fn interleave(self, rows: &PanelRows, depth: usize, panel: &mut Panel) {
+        // SAFETY: `self` proves the features.
+        unsafe { panels::interleave(rows, depth, panel) }
+    }
+
+    #[inline(always)]
+    fn panel_dots<const N: usize>(
+        self,
+        panel: &[[f32; PANEL_ROWS]],
+        x: [&[u8]; N],
+        sums: &mut [[f32; PANEL_ROWS]; N],
+    ) {
+        check(x, panel.len() * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { panels::panel_dots(panel, x, sums) }
+    }
+
+    #[inline(always)]
+    fn round_bundle(self, x: &[f32], row: usize, first: usize, bundle: &mut [u8]) {
+        assert!(x.len().is_multiple_of(BLOCK) && row < GROUP);
+        assert!(bundle.len() >= bundle_block(first + x.len() / BLOCK));
+        // SAFETY: `self` proves the features; the blocks were just checked.
+        unsafe { bytes::round_bundle(x, row, first, bundle.as_mut_ptr()) }
+    }
+
+    fn has_byte_panels<B: Blocks>() -> bool {
+        bytes::has_panels::<B>()
+    }
+
+    #[inline(always)]
+    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]) {
+        assert!(bytes::has_panels::<B>() && rows.len() <= PANEL_ROWS);
+        let blocks = ((first + panel.len()) * BLOCK).div_ceil(B::ELEMENTS);
+        for (row, step) in rows {
+            assert!(row.len() >= spread_bytes(blocks, *step, B::BYTES));
+        }
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { bytes::pack::<B>(rows, first, panel) }
+    }
+
+    #[inline(always)]
+    fn byte_dots(self, panel: &[BytePart], bundle: &[u8], sums: &mut [[f32; PANEL_ROWS]; GROUP]) {
+        assert!(bundle.len() >= bundle_block(panel.len()));
+        // SAFETY: `self` proves the features; the length was just checked.
+        unsafe { bytes::dots(panel, bundle.as_ptr(), sums) }
     }
 
     #[inline(always)]

@@ -21,7 +21,7 @@ mod upscale;
 
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, Map, Unary, Zip};
-pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
+pub(crate) use flash::{Cut, FlashAttn, FlashMerge, partial_width};
 pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
 pub(crate) use matmul::{MulMat, Quantize, Tiling};
 pub(crate) use movement::{Arange, Pad, Roll, TimestepEmbedding};
@@ -81,6 +81,7 @@ pub(crate) enum Kernel {
     Route(Route),
     Gather(Gather),
     FlashAttn(FlashAttn),
+    FlashMerge(FlashMerge),
     Lstm(Lstm),
     Gru(Gru),
 }
@@ -144,6 +145,7 @@ impl Kernel {
             Self::Route(kernel) => kernel.run(bases),
             Self::Gather(kernel) => run!(kernel),
             Self::FlashAttn(kernel) => kernel.run(level, bases, chunk),
+            Self::FlashMerge(kernel) => run!(kernel),
             Self::Lstm(kernel) => run!(kernel),
             Self::Gru(kernel) => run!(kernel),
         }

@@ -86,6 +86,8 @@ pub(crate) enum Work {
     Routes,
     /// Activations in that order, rounded or packed.
     Gathered,
+    /// What attention has gathered of parts of the keys.
+    Partials,
     /// The n-th operand, where it shares bytes with the result in a way that kernels cannot follow.
     Operand(usize),
 }
@@ -99,7 +101,8 @@ impl Work {
             Self::Scratch => 3,
             Self::Routes => 4,
             Self::Gathered => 5,
-            Self::Operand(operand) => 6 + operand,
+            Self::Partials => 6,
+            Self::Operand(operand) => 7 + operand,
         }
     }
 }

@@ -25,7 +25,7 @@ mod upscale;
 pub(crate) use chain::{Chain, Layer, PackPanels, TILE_ROWS, Then, WIDEST};
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, Map, Unary, Zip};
-pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
+pub(crate) use flash::{Cut, FlashAttn, FlashMerge, partial_width};
 pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
 pub(crate) use mat_vec::{Cut, MatVec, QuantizeVectors};
 pub(crate) use matmul::{Activations, MulMat, Quantize, Tiling};
@@ -92,6 +92,7 @@ pub(crate) enum Kernel {
     Route(Route),
     Gather(Gather),
     FlashAttn(FlashAttn),
+    FlashMerge(FlashMerge),
     Lstm(Lstm),
     Gru(Gru),
 }
@@ -163,6 +164,7 @@ impl Kernel {
             Self::Route(kernel) => kernel.run(bases),
             Self::Gather(kernel) => run!(kernel),
             Self::FlashAttn(kernel) => kernel.run(level, bases, chunk),
+            Self::FlashMerge(kernel) => run!(kernel),
             Self::Lstm(kernel) => run!(kernel),
             Self::Gru(kernel) => run!(kernel),
         }

@@ -110,6 +110,8 @@ pub(crate) enum Work {
     Gathered,
     /// Weights of a chain, transposed.
     Panels,
+    /// What attention has gathered of parts of the keys.
+    Partials,
     /// The n-th operand, where it shares bytes with the result in a way that kernels cannot follow.
     Operand(usize),
 }
@@ -124,8 +126,9 @@ impl Work {
             Self::Routes => 4,
             Self::Gathered => 5,
             Self::Panels => 6,
-            Self::Vectors(pairing) => 7 + pairing as usize,
-            Self::Operand(operand) => 9 + operand,
+            Self::Partials => 7,
+            Self::Vectors(pairing) => 8 + pairing as usize,
+            Self::Operand(operand) => 10 + operand,
         }
     }
 }

@@ -304,6 +304,53 @@ pub(crate) trait Level: Copy + Send + Sync {
 
     /// Up to four rows of bf16 weights, a single row of f32 activations.
     fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Decodes whole blocks of `q8_0`.
+    fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]);
+
+    /// Adds the products of rows of `k` elements with `N` queries to the scores: `scores[n][j] += rows[j] · queries[n]`.
+    fn add_scores<const N: usize>(self, k: usize, rows: PlainRows<'_>, queries: [&[f32]; N], scores: [&mut [f32]; N]);
+
+    /// Weighted sums of rows: `sums[n] = sums[n] · rescale[n] + Σ weights[n][j] · rows[j]`.
+    fn add_weighted<const N: usize>(
+        self,
+        rows: PlainRows<'_>,
+        weights: [&[f32]; N],
+        rescale: [f32; N],
+        sums: [&mut [f32]; N],
+    );
+
+    /// `M` rows of `a`, `strides[0]` apart, times a panel of as many rows as `a` has columns, added to `M` rows of `sums`, `strides[1]`
+    /// apart.
+    fn add_panel<const M: usize>(self, a: &[f32], panel: &[[f32; PANEL]], sums: &mut [f32], strides: [usize; 2]);
+
+    /// Turns up to [`PANEL`] rows, `stride` apart, into columns of a panel: `panel[d][row] = rows[row][d]`. Columns without a row become
+    /// zeros.
+    fn turn_into_panel(self, rows: &[f32], stride: usize, panel: &mut [[f32; PANEL]]);
+}
+
+/// Columns of a panel.
+pub(crate) const PANEL: usize = 16;
+
+/// Rows of plain elements at equal distances.
+#[derive(Clone, Copy)]
+pub(crate) struct PlainRows<'a> {
+    /// Little-endian f16 instead of f32.
+    pub(crate) halves: bool,
+    /// From the first row to the end of the last.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) stride_bytes: usize,
+    pub(crate) count: usize,
+}
+
+impl PlainRows<'_> {
+    /// Panics unless every row has so many elements.
+    #[inline(always)]
+    fn check(&self, width: usize) {
+        let last = self.count.saturating_sub(1).checked_mul(self.stride_bytes);
+        let end = last.and_then(|last| last.checked_add(width * if self.halves { 2 } else { 4 }));
+        assert!(self.count == 0 || end.is_some_and(|end| end <= self.bytes.len()));
+    }
 }
 
 /// Which instructions a backend may use.

@@ -6,8 +6,8 @@ use half::f16;
 use crate::kernels::{Map, Zip};
 
 use super::{
-    BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, Blocks, BytePart, FOUR, GROUP, GroupLayout, Level, PANEL_ROWS, Panel,
-    PanelRows, Rounded, STEPS_MOST, Streams, bundle_block,
+    BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, Blocks, BytePart, FOUR, GROUP, GroupLayout, Level, PANEL, PANEL_ROWS,
+    Panel, PanelRows, PlainRows, Rounded, STEPS_MOST, Streams, bundle_block,
     vector::{Pairing, count, vector_bytes},
 };
 
@@ -378,6 +378,82 @@ impl Level for Portable {
     #[inline(always)]
     fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
         w.map(|w| dot_plain(k, |i| read_bf16(w, i), x))
+    }
+
+    #[inline(always)]
+    fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]) {
+        assert!(bytes.len() >= out.len() / BLOCK * 34 && out.len().is_multiple_of(BLOCK));
+        for (block, out) in bytes.as_chunks::<34>().0.iter().zip(out.as_chunks_mut::<BLOCK>().0) {
+            let scale = read_f16(block, 0);
+            for (q, out) in block[2..].iter().zip(out) {
+                *out = f32::from(q.cast_signed()) * scale;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_scores<const N: usize>(self, k: usize, rows: PlainRows<'_>, queries: [&[f32]; N], scores: [&mut [f32]; N]) {
+        rows.check(k);
+        for (query, scores) in queries.into_iter().zip(scores) {
+            for (row, score) in scores.iter_mut().enumerate().take(rows.count) {
+                let row = &rows.bytes[row * rows.stride_bytes..];
+                let query = bytemuck::cast_slice(query);
+                *score += match rows.halves {
+                    true => dot_plain(k, |i| read_f16(row, 2 * i), query),
+                    false => dot_plain(k, |i| read_f32(row, i), query),
+                };
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_weighted<const N: usize>(
+        self,
+        rows: PlainRows<'_>,
+        weights: [&[f32]; N],
+        rescale: [f32; N],
+        sums: [&mut [f32]; N],
+    ) {
+        for ((weights, rescale), sums) in weights.into_iter().zip(rescale).zip(sums) {
+            add_weighted_columns(rows, 0, weights, rescale, sums);
+        }
+    }
+
+    #[inline(always)]
+    fn add_panel<const M: usize>(self, a: &[f32], panel: &[[f32; PANEL]], sums: &mut [f32], strides: [usize; 2]) {
+        for row in 0..M {
+            let (a, mut added) = (&a[row * strides[0]..], [0.0; PANEL]);
+            for (a, b) in a.iter().zip(panel) {
+                for (added, b) in added.iter_mut().zip(b) {
+                    *added += a * b;
+                }
+            }
+            for (sum, added) in sums[row * strides[1]..][..PANEL].iter_mut().zip(&added) {
+                *sum += added;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn turn_into_panel(self, rows: &[f32], stride: usize, panel: &mut [[f32; PANEL]]) {
+        for (d, to) in panel.iter_mut().enumerate() {
+            for (row, to) in to.iter_mut().enumerate() {
+                *to = rows.get(row * stride + d).copied().unwrap_or(0.0);
+            }
+        }
+    }
+}
+
+/// Weighted sums of the columns from `first` on.
+#[inline(always)]
+pub(super) fn add_weighted_columns(rows: PlainRows<'_>, first: usize, weights: &[f32], rescale: f32, sums: &mut [f32]) {
+    for (column, sum) in sums.iter_mut().enumerate().skip(first) {
+        let mut added = 0.0;
+        for (row, weight) in weights.iter().enumerate().take(rows.count) {
+            let row = &rows.bytes[row * rows.stride_bytes..];
+            added += weight * if rows.halves { read_f16(row, 2 * column) } else { read_f32(row, column) };
+        }
+        *sum = *sum * rescale + added;
     }
 }
 

@@ -1,6 +1,7 @@
 //! AVX2 with FMA and F16C, by hand where it matters: conversions, rounding of activations, dot products.
 #![expect(unsafe_code, reason = "instructions beyond the target's baseline, and unaligned loads from checked slices")]
 
+mod attention;
 mod blocks;
 mod bytes;
 mod chain;
@@ -16,8 +17,8 @@ pub(super) use vector::Stream;
 use crate::kernels::{Map, Zip};
 
 use super::{
-    BLOCK, Blocks, BytePart, GROUP, GroupLayout, LANES, Level, PANEL_ROWS, Panel, PanelRows, Rounded, Streams,
-    bundle_block, group_bytes, spread_bytes,
+    BLOCK, Blocks, BytePart, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, PlainRows, Rounded,
+    Streams, bundle_block, group_bytes, portable::add_weighted_columns, spread_bytes,
     vector::{Pairing, vector_bytes},
 };
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
@@ -420,5 +421,82 @@ impl Level for Avx2 {
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { vector::products(w, |w| vector::row_plain::<BF16>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]) {
+        let blocks = out.len() / BLOCK;
+        assert!(out.len().is_multiple_of(BLOCK) && bytes.len() >= blocks * 34);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { attention::decode_q8_0(blocks, bytes.as_ptr(), out.as_mut_ptr()) }
+    }
+
+    #[inline(always)]
+    fn add_scores<const N: usize>(self, k: usize, rows: PlainRows<'_>, queries: [&[f32]; N], scores: [&mut [f32]; N]) {
+        rows.check(k);
+        let count = rows.count;
+        assert!(queries.iter().all(|query| query.len() >= k) && scores.iter().all(|scores| scores.len() >= count));
+        let (queries, scores) = (queries.map(<[f32]>::as_ptr), scores.map(<[f32]>::as_mut_ptr));
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe {
+            if rows.halves {
+                attention::scores::<N, { attention::F16 }>(k, rows, queries, scores);
+            } else {
+                attention::scores::<N, { attention::F32 }>(k, rows, queries, scores);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_weighted<const N: usize>(
+        self,
+        rows: PlainRows<'_>,
+        weights: [&[f32]; N],
+        rescale: [f32; N],
+        sums: [&mut [f32]; N],
+    ) {
+        let width = sums.iter().map(|sums| sums.len()).max().unwrap_or(0);
+        rows.check(width);
+        assert!(weights.iter().all(|weights| weights.len() >= rows.count) && sums.iter().all(|sums| sums.len() == width));
+        let (mut sums, whole) = (sums, width - width % 8);
+        if whole < width {
+            for ((weights, &rescale), sums) in weights.iter().zip(&rescale).zip(&mut sums) {
+                add_weighted_columns(rows, whole, weights, rescale, sums);
+            }
+        }
+        let (weights, sums) = (weights.map(<[f32]>::as_ptr), sums.map(<[f32]>::as_mut_ptr));
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe {
+            if rows.halves {
+                attention::weighted::<N, { attention::F16 }>(whole, rows, weights, rescale, sums);
+            } else {
+                attention::weighted::<N, { attention::F32 }>(whole, rows, weights, rescale, sums);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_panel<const M: usize>(self, a: &[f32], panel: &[[f32; PANEL]], sums: &mut [f32], strides: [usize; 2]) {
+        assert!(a.len() >= (M - 1) * strides[0] + panel.len() && sums.len() >= (M - 1) * strides[1] + PANEL);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { attention::panel::<M>(panel.len(), a.as_ptr(), panel.as_ptr().cast(), sums.as_mut_ptr(), strides) }
+    }
+
+    #[inline(always)]
+    fn turn_into_panel(self, rows: &[f32], stride: usize, panel: &mut [[f32; PANEL]]) {
+        let width = panel.len();
+        if rows.len() < (PANEL - 1) * stride + width || !width.is_multiple_of(8) {
+            return super::Portable.turn_into_panel(rows, stride, panel);
+        }
+        for first in [0, 8] {
+            for start in (0..width).step_by(8) {
+                let at = |row: usize| rows[(first + row) * stride + start..][..8].as_ptr();
+                // SAFETY: `self` proves the features; eight elements of eight rows were just checked, and there are eight rows of the
+                // panel from `start` on.
+                unsafe {
+                    attention::turn(std::array::from_fn(at), panel.as_mut_ptr().cast::<f32>().add(start * PANEL + first));
+                }
+            }
+        }
     }
 }

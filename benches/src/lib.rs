@@ -1,9 +1,9 @@
 //! What the benches share: graphs of a known size, the machine's limits, and the page of results. Numbers come from
 //! `cargo bench -p entensor-benches`.
 
-mod spread;
 pub mod limits;
 pub mod results;
+mod spread;
 mod stack;
 
 pub use spread::{Spread, spread};

@@ -15,7 +15,8 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 }
 
 fn encoded(dtype: DType, k: u64, values: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; usize::try_from(dtype.row_bytes(k).expect("whole blocks")).expect("small") * values.len() / k as usize];
+    let mut bytes =
+        vec![0; usize::try_from(dtype.row_bytes(k).expect("whole blocks")).expect("small") * values.len() / k as usize];
     (dtype.row().quantize)(values, &mut bytes);
     bytes
 }

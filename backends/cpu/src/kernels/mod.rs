@@ -27,7 +27,7 @@ pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, Map, Unary, Zip};
 pub(crate) use flash::{Cut, FlashAttn, FlashMerge, partial_width};
 pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
-pub(crate) use mat_vec::{Cut, MatVec, QuantizeVectors};
+pub(crate) use mat_vec::{MatVec, QuantizeVectors, RowCut};
 pub(crate) use matmul::{Activations, MulMat, Quantize, Tiling};
 pub(crate) use movement::{Arange, Pad, Roll, TimestepEmbedding};
 pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};

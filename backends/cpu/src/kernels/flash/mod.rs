@@ -121,8 +121,7 @@ struct Query {
 }
 
 impl Query {
-    const NONE: Self =
-        Self { token: 0, head: 0, batch: 0, slope: 1.0, mask: 0, max: f32::NEG_INFINITY, sum: 0.0 };
+    const NONE: Self = Self { token: 0, head: 0, batch: 0, slope: 1.0, mask: 0, max: f32::NEG_INFINITY, sum: 0.0 };
 
     /// Turns the scores of a tile of keys into weights; gives what to multiply with what was gathered before. A mask of minus infinity takes
     /// a key out, whatever its score is.

@@ -18,7 +18,9 @@ use crate::kernels::{Map, Zip};
 
 use super::{
     BLOCK, Blocks, BytePart, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, PlainRows, Rounded,
-    Streams, bundle_block, group_bytes, portable::add_weighted_columns, spread_bytes,
+    Streams, bundle_block, group_bytes,
+    portable::add_weighted_columns,
+    spread_bytes,
     vector::{Pairing, vector_bytes},
 };
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
@@ -306,12 +308,7 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
-    fn panel_dots<const N: usize>(
-        self,
-        panel: &[[f32; PANEL_ROWS]],
-        x: [&[u8]; N],
-        sums: &mut [[f32; PANEL_ROWS]; N],
-    ) {
+    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]) {
         check(x, panel.len() * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { panels::panel_dots(panel, x, sums) }
@@ -457,7 +454,9 @@ impl Level for Avx2 {
     ) {
         let width = sums.iter().map(|sums| sums.len()).max().unwrap_or(0);
         rows.check(width);
-        assert!(weights.iter().all(|weights| weights.len() >= rows.count) && sums.iter().all(|sums| sums.len() == width));
+        assert!(
+            weights.iter().all(|weights| weights.len() >= rows.count) && sums.iter().all(|sums| sums.len() == width)
+        );
         let (mut sums, whole) = (sums, width - width % 8);
         if whole < width {
             for ((weights, &rescale), sums) in weights.iter().zip(&rescale).zip(&mut sums) {
@@ -494,7 +493,10 @@ impl Level for Avx2 {
                 // SAFETY: `self` proves the features; eight elements of eight rows were just checked, and there are eight rows of the
                 // panel from `start` on.
                 unsafe {
-                    attention::turn(std::array::from_fn(at), panel.as_mut_ptr().cast::<f32>().add(start * PANEL + first));
+                    attention::turn(
+                        std::array::from_fn(at),
+                        panel.as_mut_ptr().cast::<f32>().add(start * PANEL + first),
+                    );
                 }
             }
         }

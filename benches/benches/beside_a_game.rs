@@ -42,7 +42,11 @@ fn main() -> Result<(), Failure> {
             let of: Spread = spread(samples);
             middles[neighbours][threads] = mean;
             let late = of.p99 / of.middle;
-            println!("  {} threads, {neighbours} neighbours: {of}  mean {mean:.0}  p99 {:.0} ({late:.2} × the middle)", threads + 1, of.p99);
+            println!(
+                "  {} threads, {neighbours} neighbours: {of}  mean {mean:.0}  p99 {:.0} ({late:.2} × the middle)",
+                threads + 1,
+                of.p99
+            );
         }
     }
     for (neighbours, [one, two]) in middles.into_iter().enumerate() {

@@ -71,7 +71,11 @@ fn fixed_costs() -> Result<(), Failure> {
 }
 
 /// `steps` additions of one to `width` elements, each of which waits for the one before.
-fn chain_of_adds(cpu: &CpuBackend, steps: usize, width: u64) -> Result<(Box<dyn PreparedSplit>, Vec<MemoryHandle>), Failure> {
+fn chain_of_adds(
+    cpu: &CpuBackend,
+    steps: usize,
+    width: u64,
+) -> Result<(Box<dyn PreparedSplit>, Vec<MemoryHandle>), Failure> {
     let tensor = |slot, width| -> Result<TensorRef, Failure> {
         let shape = Shape::new(&[width]).ok_or("one axis")?;
         let desc = TensorDesc::packed(DType::F32, shape).ok_or("a small tensor")?;
@@ -80,7 +84,8 @@ fn chain_of_adds(cpu: &CpuBackend, steps: usize, width: u64) -> Result<(Box<dyn 
     let (x, one) = (tensor(0, width)?, tensor(1, 1)?);
     let add = NodeDesc { name: Arc::from("add"), op: Op::Add {}, output: x, operands: vec![x, one] };
     let split = SplitDesc { nodes: vec![add; steps], memory_slots: 2 };
-    let memory = [width * 4, 64].map(|size_bytes| cpu.create_buffer(size_bytes, Usage::Any).and_then(|key| cpu.memory(key)));
+    let memory =
+        [width * 4, 64].map(|size_bytes| cpu.create_buffer(size_bytes, Usage::Any).and_then(|key| cpu.memory(key)));
     Ok((cpu.prepare(&split)?, memory.into_iter().collect::<Result<_, _>>()?))
 }
 

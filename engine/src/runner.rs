@@ -65,8 +65,10 @@ impl Runner<'_> {
             None => run_plan(self.plan, self.memory, self.slot),
         };
         self.ended_well = Some(done.is_ok());
-        done.map_err(|error| {
-            EngineError::Plan { graph: Arc::clone(&self.graph), pass: Pass::Compute, error: Box::new(error) }
+        done.map_err(|error| EngineError::Plan {
+            graph: Arc::clone(&self.graph),
+            pass: Pass::Compute,
+            error: Box::new(error),
         })
     }
 
@@ -91,7 +93,9 @@ impl Runner<'_> {
         let (bytes, place) = (bytemuck::cast_slice(values), &port.place);
         let failed = |source| EngineError::Backend { what: Arc::clone(&port.target.name), source };
         match self.held.as_mut().and_then(|held| held.bytes_mut(place.memory)) {
-            Some(held) => held.get_mut(range(place, bytes.len())).ok_or_else(|| failed(outside(place)))?.copy_from_slice(bytes),
+            Some(held) => {
+                held.get_mut(range(place, bytes.len())).ok_or_else(|| failed(outside(place)))?.copy_from_slice(bytes)
+            }
             None => {
                 let memory = &self.memory[place.memory.0 as usize];
                 owner(self.plan, place).write(memory, place.offset_bytes, bytes).map_err(failed)?;
@@ -122,7 +126,9 @@ impl Runner<'_> {
         let (bytes, place) = (bytemuck::cast_slice_mut::<T, u8>(values), &port.place);
         let failed = |source| EngineError::Backend { what: name(), source };
         match self.held.as_ref().and_then(|held| held.bytes(place.memory)) {
-            Some(held) => bytes.copy_from_slice(held.get(range(place, bytes.len())).ok_or_else(|| failed(outside(place)))?),
+            Some(held) => {
+                bytes.copy_from_slice(held.get(range(place, bytes.len())).ok_or_else(|| failed(outside(place)))?)
+            }
             None => {
                 let memory = &self.memory[place.memory.0 as usize];
                 owner(self.plan, place).read(memory, place.offset_bytes, bytes).map_err(failed)?;
@@ -261,9 +267,8 @@ impl<W: BorrowMut<World>> Engine<W> {
         let planned = world.get::<GraphPlan>(graph.0).ok_or(EngineError::UnknownGraph)?;
         let tensors = world.get::<GraphTensors>(graph.0).ok_or(EngineError::UnknownGraph)?;
         let name = self.graph_name(graph);
-        let failed = |error| {
-            EngineError::Plan { graph: Arc::clone(&name), pass: Pass::Compute, error: Box::new(error) }
-        };
+        let failed =
+            |error| EngineError::Plan { graph: Arc::clone(&name), pass: Pass::Compute, error: Box::new(error) };
         if memory.len() < plan.memory_count() {
             return Err(failed(PlanError::Unbound { needed: plan.memory_count(), bound: memory.len() }));
         }

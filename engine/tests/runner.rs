@@ -2,9 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use entensor::{
-    DType, Engine, EngineError, GraphBuilder, GraphId, NodeData, NodeObserver, Tensor, systems::PlanNode,
-};
+use entensor::{DType, Engine, EngineError, GraphBuilder, GraphId, NodeData, NodeObserver, Tensor, systems::PlanNode};
 
 fn numbers(len: u64, seed: u64) -> Vec<f32> {
     (0..len).map(|i| ((i * 37 + seed * 11) % 101) as f32 / 101.0 - 0.5).collect()

@@ -19,10 +19,7 @@ use std::{
 
 use rayon::{ThreadPool, Yield};
 
-use crate::{
-    bell::Bell,
-    run::Run,
-};
+use crate::{bell::Bell, run::Run};
 
 /// Threads of our own per core of the machine, at most: more of them would only wait for each other.
 const MOST_PER_CORE: usize = 16;

@@ -147,24 +147,6 @@ fn backends_share_a_pool() {
     });
 }
 
-/// A worker that helps does its pool's own work, too: a job that the pool is given in the middle of a long run is done before the run ends.
-#[test]
-fn helping_keeps_no_job_waiting() {
-    let shared = pool(1);
-    let backend = on_pool(&shared, None);
-    let (split, read, written) = block(WIDTH, TOKENS, 3);
-    let memories = [memory(&backend, &read), memory(&backend, &written)];
-    let prepared = backend.prepare(&split).expect("valid");
-    let is_done = Arc::new(AtomicBool::new(false));
-    let job = Arc::clone(&is_done);
-    prepared.submit(&memories).expect("runs");
-    shared.spawn(move || job.store(true, Ordering::Release));
-    // Every run asks the worker; it comes, helps, and looks at its queue.
-    while !is_done.load(Ordering::Acquire) {
-        prepared.submit(&memories).expect("runs");
-    }
-}
-
 #[test]
 fn called_from_inside_the_pool() {
     let expected = run(&cpu(1), 2, 5);

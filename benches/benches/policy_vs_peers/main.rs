@@ -71,7 +71,9 @@ impl Policy {
 
 fn main() -> Result<(), Failure> {
     let policy = Policy::new();
-    println!("policy {WIDTHS:?}, one thread, {ROUNDS} rounds in turn; µs a run: least, middle, most; then how many times ours, by round");
+    println!(
+        "policy {WIDTHS:?}, one thread, {ROUNDS} rounds in turn; µs a run: least, middle, most; then how many times ours, by round"
+    );
     for rows in [1, 32, 1024] {
         compare(&policy, rows)?;
     }

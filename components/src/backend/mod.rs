@@ -21,7 +21,8 @@ pub use configured::{BackendConfig, Configured, OffloadPolicy};
 pub use error::BackendError;
 pub use queue::{QueueKind, Readback, Ticket};
 pub use split::{
-    CancelToken, Cursor, HeldSplit, MemorySlot, NodeDesc, PreparedSplit, Progress, RunLimit, SplitDesc, SplitView, TensorRef,
+    CancelToken, Cursor, HeldSplit, MemorySlot, NodeDesc, PreparedSplit, Progress, RunLimit, SplitDesc, SplitView,
+    TensorRef,
 };
 
 use crate::{

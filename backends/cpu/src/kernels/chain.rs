@@ -170,7 +170,12 @@ impl Chain {
                     for row in (0..count).step_by(SIDE_ROWS) {
                         let (x, out) = (&from[row * stride..], &mut to[row * out_stride + column..]);
                         if out_stride - column >= PANEL {
-                            level.add_columns::<SIDE_ROWS, PANEL_VECTORS>(layer.k(), (x, stride), panel, (out, out_stride));
+                            level.add_columns::<SIDE_ROWS, PANEL_VECTORS>(
+                                layer.k(),
+                                (x, stride),
+                                panel,
+                                (out, out_stride),
+                            );
                         } else {
                             level.add_columns::<SIDE_ROWS, 1>(layer.k(), (x, stride), panel, (out, out_stride));
                         }

@@ -162,7 +162,8 @@ impl Builder {
         let overlaps = |place: &Place| writes.iter().any(|write| write.region().overlaps(&place.region()));
         // Rows are computed in no set order, so what some rows still read must not be written for others. Only the first operand can be set aside.
         let shares = links.iter().filter_map(Link::beside).any(overlaps);
-        let doubled = writes.iter().enumerate().any(|(i, a)| writes[..i].iter().any(|b| a.region().overlaps(&b.region())));
+        let doubled =
+            writes.iter().enumerate().any(|(i, a)| writes[..i].iter().any(|b| a.region().overlaps(&b.region())));
         if shares || doubled {
             return Ok(0);
         }

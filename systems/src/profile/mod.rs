@@ -110,7 +110,9 @@ impl Profile {
         let now = self.clock;
         if !self.graphs.contains_key(&graph) && self.graphs.len() >= self.config.graphs.max(1) {
             let oldest = self.graphs.iter().min_by_key(|(_, entry)| entry.last).map(|(&graph, _)| graph);
-            oldest.map(|oldest| self.forget(oldest));
+            if let Some(oldest) = oldest {
+                self.forget(oldest);
+            }
         }
         let config = &self.config;
         let make = || Arc::new(Recorder::new(name, plan, config));

@@ -42,7 +42,7 @@ impl Stream {
         let host = engine.host();
         let buffer = engine.create_buffer("w", host, Usage::Weights, bytes.len() as u64).expect("some memory");
         let weights = engine.tensor_in("w", self.dtype, &[WIDTH, self.rows], buffer, 0).expect("it fits");
-        engine.write_tensor(&weights, &bytes).expect("it fits");
+        engine.write_bytes(&weights, 0, &bytes).expect("it fits");
         let mut g = GraphBuilder::new("product");
         let w = g.shared(&weights).expect("one tensor");
         let x = g.input("x", DType::F32, &[WIDTH, 1]).expect("a small input");

@@ -42,7 +42,7 @@ pub enum WeightMemory {
     Mapped,
     /// Copied to pages of 2 MiB, in a buffer of the type `cpu-huge`: as much memory as the file is large, and 5 to 20 % more tokens where
     /// reading weights is what takes the time. Where the system has no such pages the copy lies on ordinary ones;
-    /// [`MemoryReport::huge_page_bytes`](entensor::MemoryReport::huge_page_bytes) says how much does not.
+    /// [`MemoryReport::huge_page_bytes`](entensor_components::MemoryReport::huge_page_bytes) says how much does not.
     Huge,
 }
 

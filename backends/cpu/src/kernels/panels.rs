@@ -16,7 +16,8 @@ use super::{
 use crate::{
     place::Place,
     simd::{
-        AnyLevel, BLOCK, BYTE_PARTS, Blocks, BytePart, GROUP, Level, PANEL_DEPTH, PANEL_ROWS, Panel, PanelRows, bundle_block,
+        AnyLevel, BLOCK, BYTE_PARTS, Blocks, BytePart, GROUP, Level, PANEL_DEPTH, PANEL_ROWS, Panel, PanelRows,
+        bundle_block,
     },
     tensor::Bases,
 };
@@ -199,12 +200,7 @@ impl PanelProduct {
     }
 
     /// Calls `tile` with the first row of the chunk's panel and the rows of activations that it meets.
-    fn product(
-        &self,
-        bases: Bases<'_>,
-        chunk: usize,
-        mut tile: impl FnMut(&Rows<'_>, usize, Range<usize>, &mut Sums),
-    ) {
+    fn product(&self, bases: Bases<'_>, chunk: usize, mut tile: impl FnMut(&Rows<'_>, usize, Range<usize>, &mut Sums)) {
         let tiling = &self.tiling;
         let m_chunks = tiling.m.div_ceil(PANEL_ROWS);
         let n_chunks = tiling.n.div_ceil(tiling.n_chunk);

@@ -5,8 +5,8 @@ use entensor_components::{BackendError, DType};
 use super::{Builder, Work, nodes::cost, products::few_activations};
 use crate::{
     kernels::{
-        Activations, Gather, Grid, Kernel, MulMat, PanelProduct, PanelTiling, Route, Tiling, max_groups, panel_activations,
-        table_len,
+        Activations, Gather, Grid, Kernel, MulMat, PanelProduct, PanelTiling, Route, Tiling, max_groups,
+        panel_activations, table_len,
     },
     place::{Place, Region},
     simd::GROUP,

@@ -207,12 +207,7 @@ pub(crate) trait Level: Copy + Send + Sync {
     fn interleave(self, rows: &PanelRows, depth: usize, panel: &mut Panel);
 
     /// Adds the products of a panel with `N` rows of as many f32 to the sums of each.
-    fn panel_dots<const N: usize>(
-        self,
-        panel: &[[f32; PANEL_ROWS]],
-        x: [&[u8]; N],
-        sums: &mut [[f32; PANEL_ROWS]; N],
-    );
+    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]);
 
     /// Rounds whole blocks of activations, the first of which is block `first` of row `row` of a bundle, as [`Self::quantize`] does for
     /// groups. A block with a NaN or an infinity gets a NaN scale.

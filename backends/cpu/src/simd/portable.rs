@@ -6,8 +6,8 @@ use half::f16;
 use crate::kernels::{Map, Zip};
 
 use super::{
-    BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, Blocks, BytePart, FOUR, GROUP, GroupLayout, Level, PANEL_ROWS, Panel,
-    PanelRows, Rounded, STEPS_MOST, bundle_block,
+    BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, Blocks, BytePart, FOUR, GROUP, GroupLayout, Level, PANEL_ROWS,
+    Panel, PanelRows, Rounded, STEPS_MOST, bundle_block,
 };
 
 /// Proof of nothing: every CPU can run this.
@@ -226,12 +226,7 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn panel_dots<const N: usize>(
-        self,
-        panel: &[[f32; PANEL_ROWS]],
-        x: [&[u8]; N],
-        sums: &mut [[f32; PANEL_ROWS]; N],
-    ) {
+    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]) {
         for (x, sums) in x.iter().zip(sums) {
             let mut lanes = [0.0; PANEL_ROWS];
             for (weights, x) in panel.iter().zip(x.as_chunks().0) {

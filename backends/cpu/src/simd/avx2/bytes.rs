@@ -6,9 +6,7 @@
 use core::arch::{asm, x86_64::*};
 
 use super::{
-    super::{
-        BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, BytePart, GROUP, PANEL_ROWS, STEPS_MOST, bundle_block,
-    },
+    super::{BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, BytePart, GROUP, PANEL_ROWS, STEPS_MOST, bundle_block},
     blocks::{Head, Quants, Unpack},
 };
 
@@ -167,13 +165,27 @@ unsafe fn row<const R: usize>(part: &BytePart, block: *const u8, sums: &mut [[f3
     macro_rules! fours {
         ($x:literal, $w0:literal, $w1:literal, $s0:literal, $s1:literal) => {
             concat!(
-                "vpbroadcastd {x}, [{block} + {quants} + ", $x, "]\n",
-                "vmovdqa {w}, [{part} + ", $w0, "]\n",
+                "vpbroadcastd {x}, [{block} + {quants} + ",
+                $x,
+                "]\n",
+                "vmovdqa {w}, [{part} + ",
+                $w0,
+                "]\n",
                 "vpmaddubsw {t}, {w}, {x}\n",
-                "vpaddw ", $s0, ", ", $s0, ", {t}\n",
-                "vmovdqa {w}, [{part} + ", $w1, "]\n",
+                "vpaddw ",
+                $s0,
+                ", ",
+                $s0,
+                ", {t}\n",
+                "vmovdqa {w}, [{part} + ",
+                $w1,
+                "]\n",
                 "vpmaddubsw {t}, {w}, {x}\n",
-                "vpaddw ", $s1, ", ", $s1, ", {t}\n",
+                "vpaddw ",
+                $s1,
+                ", ",
+                $s1,
+                ", {t}\n",
             )
         };
     }

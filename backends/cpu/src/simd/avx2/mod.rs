@@ -13,8 +13,8 @@ pub(super) use blocks::Unpack;
 use crate::kernels::{Map, Zip};
 
 use super::{
-    BLOCK, Blocks, BytePart, GROUP, GroupLayout, Level, PANEL_ROWS, Panel, PanelRows, Rounded, bundle_block, group_bytes,
-    spread_bytes,
+    BLOCK, Blocks, BytePart, GROUP, GroupLayout, Level, PANEL_ROWS, Panel, PanelRows, Rounded, bundle_block,
+    group_bytes, spread_bytes,
 };
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
@@ -260,12 +260,7 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
-    fn panel_dots<const N: usize>(
-        self,
-        panel: &[[f32; PANEL_ROWS]],
-        x: [&[u8]; N],
-        sums: &mut [[f32; PANEL_ROWS]; N],
-    ) {
+    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]) {
         check(x, panel.len() * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { panels::panel_dots(panel, x, sums) }

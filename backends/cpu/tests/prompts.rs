@@ -43,12 +43,12 @@ fn backends() -> Vec<CpuBackend> {
 fn rows_do_not_depend_on_the_rows_around_them() {
     for cpu in backends() {
         for dtype in DTypeSet::REALS.iter() {
-            let k = if dtype.is_block() { 768 } else { 601 };
-            for m in [5_u64, 16, 37] {
+            let k = if dtype.is_block() { 768 } else { 301 };
+            for m in [5_u64, 37] {
                 let weights = encoded(dtype, k, &values((k * m) as usize));
-                let x = values((k * 331) as usize);
-                let all = product(&cpu, dtype, [k, m, 331], &weights, &x);
-                for n in [16_u64, 17, 18, 31, 264, 265] {
+                let x = values((k * 271) as usize);
+                let all = product(&cpu, dtype, [k, m, 271], &weights, &x);
+                for n in [16_u64, 17, 31, 265] {
                     let some = product(&cpu, dtype, [k, m, n], &weights, &x);
                     assert!(some[..] == all[..some.len()], "{dtype} {m} × {n} at {}", cpu.simd_level());
                 }

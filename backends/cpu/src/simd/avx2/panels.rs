@@ -1,6 +1,6 @@
 //! Panels: weights decoded to f32, sixteen rows side by side, and their products.
 
-use core::arch::x86_64::*;
+use core::arch::{asm, x86_64::*};
 
 use super::{
     super::{BLOCK, PANEL_DEPTH, PANEL_ROWS, Panel, PanelRows},
@@ -88,6 +88,11 @@ pub(super) fn interleave(rows: &PanelRows, depth: usize, panel: &mut Panel) {
     }
 }
 
+/// Rows of activations that meet a panel at once: as many sums as registers hold beside two vectors of weights.
+const ROWS: usize = 6;
+
+/// In assembly, since compilers load several elements of a row at once and then lack the registers to keep sums in.
+///
 /// # Safety
 /// Every row of `x` must hold as many f32 as the panel is deep.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -96,17 +101,68 @@ pub(super) unsafe fn panel_dots<const N: usize>(
     x: [&[u8]; N],
     sums: &mut [[f32; PANEL_ROWS]; N],
 ) {
-    let x = x.map(|x| x.as_ptr().cast::<f32>());
-    let mut lanes = [[_mm256_setzero_ps(); 2]; N];
-    for (i, weights) in panel.iter().enumerate() {
-        // SAFETY: sixteen elements.
-        let weights = unsafe { [_mm256_loadu_ps(weights.as_ptr()), _mm256_loadu_ps(weights.as_ptr().add(8))] };
-        for (x, lanes) in x.iter().zip(&mut lanes) {
-            // SAFETY: the caller promises the element.
-            let x = _mm256_set1_ps(unsafe { x.add(i).read_unaligned() });
-            lanes[0] = _mm256_fmadd_ps(weights[0], x, lanes[0]);
-            lanes[1] = _mm256_fmadd_ps(weights[1], x, lanes[1]);
-        }
+    const { assert!(N > 0 && N <= ROWS) };
+    if panel.is_empty() {
+        return;
+    }
+    // Where there are fewer rows, the last one counts for those that are missing, and their sums are dropped.
+    let x: [*const u8; ROWS] = std::array::from_fn(|row| x[row.min(N - 1)].as_ptr());
+    let mut lanes = [[_mm256_setzero_ps(); 2]; ROWS];
+    let [[a0, a1], [b0, b1], [c0, c1], [d0, d1], [e0, e1], [f0, f1]] = &mut lanes;
+    // SAFETY: reads as many elements of each row as the panel has, as the caller promises.
+    unsafe {
+        asm!(
+            "2:",
+            "vmovups {w0}, [{panel}]",
+            "vmovups {w1}, [{panel} + 32]",
+            "vbroadcastss {v}, [{a} + 4*{i}]",
+            "vfmadd231ps {a0}, {w0}, {v}",
+            "vfmadd231ps {a1}, {w1}, {v}",
+            "vbroadcastss {v}, [{b} + 4*{i}]",
+            "vfmadd231ps {b0}, {w0}, {v}",
+            "vfmadd231ps {b1}, {w1}, {v}",
+            "vbroadcastss {v}, [{c} + 4*{i}]",
+            "vfmadd231ps {c0}, {w0}, {v}",
+            "vfmadd231ps {c1}, {w1}, {v}",
+            "vbroadcastss {v}, [{d} + 4*{i}]",
+            "vfmadd231ps {d0}, {w0}, {v}",
+            "vfmadd231ps {d1}, {w1}, {v}",
+            "vbroadcastss {v}, [{e} + 4*{i}]",
+            "vfmadd231ps {e0}, {w0}, {v}",
+            "vfmadd231ps {e1}, {w1}, {v}",
+            "vbroadcastss {v}, [{f} + 4*{i}]",
+            "vfmadd231ps {f0}, {w0}, {v}",
+            "vfmadd231ps {f1}, {w1}, {v}",
+            "add {panel}, 64",
+            "add {i}, 1",
+            "cmp {i}, {depth}",
+            "jb 2b",
+            panel = inout(reg) panel.as_ptr() => _,
+            i = inout(reg) 0_usize => _,
+            depth = in(reg) panel.len(),
+            a = in(reg) x[0],
+            b = in(reg) x[1],
+            c = in(reg) x[2],
+            d = in(reg) x[3],
+            e = in(reg) x[4],
+            f = in(reg) x[5],
+            w0 = out(ymm_reg) _,
+            w1 = out(ymm_reg) _,
+            v = out(ymm_reg) _,
+            a0 = inout(ymm_reg) *a0,
+            a1 = inout(ymm_reg) *a1,
+            b0 = inout(ymm_reg) *b0,
+            b1 = inout(ymm_reg) *b1,
+            c0 = inout(ymm_reg) *c0,
+            c1 = inout(ymm_reg) *c1,
+            d0 = inout(ymm_reg) *d0,
+            d1 = inout(ymm_reg) *d1,
+            e0 = inout(ymm_reg) *e0,
+            e1 = inout(ymm_reg) *e1,
+            f0 = inout(ymm_reg) *f0,
+            f1 = inout(ymm_reg) *f1,
+            options(nostack, readonly),
+        );
     }
     for (sums, lanes) in sums.iter_mut().zip(lanes) {
         for (eight, lanes) in lanes.into_iter().enumerate() {

@@ -311,7 +311,7 @@ impl FlashAttn {
                     row[behind + 1] = query.sum as f32;
                 }
                 None => {
-                    let [scale, _] = shares(query.max, query.sum, self.sink(level, bases, query.head));
+                    let scale = share(query.max, query.sum, self.sink(level, bases, query.head));
                     let out = bases.tensor(&self.out);
                     // SAFETY: the row belongs to this chunk.
                     let out = unsafe { out.row_mut([query.head, query.token, query.batch]) };
@@ -339,8 +339,8 @@ fn sink_of<L: Level>(level: L, bases: Bases<'_>, sinks: Option<&Place>, head: us
     })
 }
 
-/// What to multiply sums of values with, and the sum of all weights, the sink's included.
-fn shares(max: f32, sum: f64, sink: Option<f32>) -> [f32; 2] {
+/// What to multiply sums of values with: one over the sum of all weights, the sink's included.
+fn share(max: f32, sum: f64, sink: Option<f32>) -> f32 {
     let (mut total, mut factor) = (sum, 1.0);
     if let Some(sink) = sink {
         let largest = max.max(sink);
@@ -348,7 +348,7 @@ fn shares(max: f32, sum: f64, sink: Option<f32>) -> [f32; 2] {
         factor = f64::from(exp(max - reference));
         total = sum * factor + f64::from(exp(sink - reference));
     }
-    [(factor / total) as f32, total as f32]
+    (factor / total) as f32
 }
 
 /// Joins what was gathered of the parts of the keys.
@@ -385,7 +385,7 @@ impl FlashMerge {
                 *factor = exp(largest - reference);
                 sum += of_part * f64::from(*factor);
             }
-            let [scale, _] = shares(max, sum, sink_of(level, bases, self.sinks.as_ref(), at[0]));
+            let scale = share(max, sum, sink_of(level, bases, self.sinks.as_ref(), at[0]));
             for start in (0..columns).step_by(COLUMNS) {
                 let len = (columns - start).min(COLUMNS);
                 let mut tile = [0.0; COLUMNS];

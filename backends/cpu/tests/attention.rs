@@ -29,9 +29,11 @@ fn expected(tokens: usize, rows: usize, used: usize, read: &[u8]) -> Vec<f64> {
             let score = |key| row(head / 3, key).iter().zip(query).map(|(k, q)| k * q).sum::<f64>() * 0.2;
             let weights: Vec<f64> = (0..seen).map(|key| f64::exp(score(key))).collect();
             let sum: f64 = weights.iter().sum();
-            out.extend((0..32).map(|i| {
-                weights.iter().enumerate().map(|(key, w)| w * row(2 + head / 3, key)[i]).sum::<f64>() / sum
-            }));
+            out.extend(
+                (0..32).map(|i| {
+                    weights.iter().enumerate().map(|(key, w)| w * row(2 + head / 3, key)[i]).sum::<f64>() / sum
+                }),
+            );
         }
     }
     out
@@ -52,7 +54,10 @@ fn one_split_serves_every_number_of_rows_in_use() {
                 let found = values(&contents(&backend, &memories[1])[..expected.len() * 4]);
                 for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
                     // NaN of rows that nobody sees would show here.
-                    assert!((found - expected).abs() < 1e-5, "{tokens} tokens, {used} of {rows} rows, {index}: {found}");
+                    assert!(
+                        (found - expected).abs() < 1e-5,
+                        "{tokens} tokens, {used} of {rows} rows, {index}: {found}"
+                    );
                 }
             }
         }

@@ -2,10 +2,10 @@
 
 use entensor_components::DType;
 
-use super::{FlashAttn, Gathered, Masks, Query, is_out};
+use super::{FlashAttn, Gathered, Masks, Query};
 use crate::{
     simd::{Level, PlainRows},
-    tensor::{Bases, Row, Tensor},
+    tensor::{Bases, Tensor},
 };
 
 /// Query rows of a plane up to which they are few.
@@ -127,16 +127,6 @@ impl FlashAttn {
         let masks = self.queries(bases, (plane, 0), &mut queries[..count], &mut mask_rows);
         let (queries, mask_rows) = (&mut queries[..count], &mask_rows[..masks]);
         let keys = self.cut.keys(part, self.k.shape[1]);
-        let hidden = |row: &Option<Row>| {
-            // SAFETY: no step writes an operand while it runs, and the result lies elsewhere.
-            let halves = row.as_ref().and_then(|row| unsafe { row.halves(keys.start, keys.len()) });
-            halves.is_some_and(is_out)
-        };
-        if self.partials.is_some() && mask_rows.iter().all(|row| hidden(row)) {
-            // Nothing of this part of the cache is in use: its sums count for nothing, and nobody looks at them.
-            let gathered = Gathered { queries, sums: &[0.0; ROWS], stride: 1, start: 0, len: 0 };
-            return self.keep(level, bases, part, &gathered);
-        }
         let mut tile: Tile<ROWS> = [[0.0; WIDTH]; ROWS];
         let mut sums: Tile<ROWS> = [[0.0; WIDTH]; ROWS];
         let (mut scores, mut rescale) = ([[0.0; KEYS]; ROWS], [1.0; ROWS]);

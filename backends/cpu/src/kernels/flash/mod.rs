@@ -121,8 +121,7 @@ struct Query {
 }
 
 impl Query {
-    const NONE: Self =
-        Self { token: 0, head: 0, batch: 0, slope: 1.0, mask: 0, max: f32::NEG_INFINITY, sum: 0.0 };
+    const NONE: Self = Self { token: 0, head: 0, batch: 0, slope: 1.0, mask: 0, max: f32::NEG_INFINITY, sum: 0.0 };
 
     /// Turns the scores of a tile of keys into weights; gives what to multiply with what was gathered before. A mask of minus infinity takes
     /// a key out, whatever its score is.
@@ -248,6 +247,9 @@ impl FlashAttn {
     /// compiled for the least of CPUs.
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let (unit, part) = (chunk / self.cut.parts, chunk % self.cut.parts);
+        if self.skips(level, bases, unit, part) {
+            return;
+        }
         if self.cut.few {
             let first = unit * self.cut.planes_per_chunk;
             for plane in first..first + self.cut.planes_per_chunk {
@@ -256,6 +258,33 @@ impl FlashAttn {
         } else {
             self.block(level, bases, unit / self.cut.blocks, unit % self.cut.blocks, part);
         }
+    }
+
+    /// Whether the mask hides a part of the keys from all queries of few. Then its sums count for nothing, and nobody looks at them.
+    #[inline(always)]
+    fn skips<L: Level>(&self, level: L, bases: Bases<'_>, batch: usize, part: usize) -> bool {
+        let (Some(partials), Some(mask), true) = (&self.partials, &self.mask, self.cut.few) else { return false };
+        let (rows, keys) = (bases.tensor(mask), self.cut.keys(part, self.k.shape[1]));
+        let [_, tokens, heads, _] = self.q.shape;
+        let hidden = |plane: usize, token: usize| {
+            let row = rows.row([token, plane, batch % mask.shape[3]]);
+            // SAFETY: no step writes an operand while it runs, and the result lies elsewhere.
+            unsafe { row.halves(keys.start, keys.len()) }.is_some_and(is_out)
+        };
+        let all_hidden = level.vectorize(
+            #[inline(always)]
+            || (0..mask.shape[2]).all(|plane| (0..tokens).all(|token| hidden(plane, token))),
+        );
+        if all_hidden {
+            for row in batch * tokens * heads..(batch + 1) * tokens * heads {
+                // SAFETY: the row belongs to this chunk, and nobody reads it before the step is done.
+                let row = unsafe { work_row(&bases.tensor(partials), [row, part, 0]) };
+                let row: &mut [f32] = bytemuck::cast_slice_mut(row);
+                let behind = row.len() - 16;
+                (row[behind], row[behind + 1]) = (f32::NEG_INFINITY, 0.0);
+            }
+        }
+        all_hidden
     }
 
     /// Heads and batches of queries that share a plane.
@@ -382,8 +411,11 @@ impl FlashMerge {
             let (mut sum, mut factors) = (0.0, [0.0; MAX_PARTS]);
             for (part, factor) in factors.iter_mut().enumerate().take(parts) {
                 let (_, largest, of_part) = row(part);
-                *factor = exp(largest - reference);
-                sum += of_part * f64::from(*factor);
+                // What saw no key adds nothing.
+                if of_part != 0.0 {
+                    *factor = exp(largest - reference);
+                    sum += of_part * f64::from(*factor);
+                }
             }
             let scale = share(max, sum, sink_of(level, bases, self.sinks.as_ref(), at[0]));
             for start in (0..columns).step_by(COLUMNS) {
@@ -391,7 +423,6 @@ impl FlashMerge {
                 let mut tile = [0.0; COLUMNS];
                 for (part, &factor) in factors.iter().enumerate().take(parts) {
                     let (sums, _, of_part) = row(part);
-                    // What saw no key adds nothing.
                     if of_part == 0.0 {
                         continue;
                     }

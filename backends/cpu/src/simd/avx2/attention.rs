@@ -297,7 +297,8 @@ pub(super) unsafe fn decode_q8_0(blocks: usize, bytes: *const u8, out: *mut f32)
         // SAFETY: the caller promises the block: a scale of two bytes, 32 quants, 32 elements.
         unsafe {
             let block = bytes.add(b * 34);
-            let scale = _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(block.cast::<u16>().read_unaligned()))));
+            let scale =
+                _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(block.cast::<u16>().read_unaligned()))));
             for part in 0..BLOCK / 8 {
                 let quants = _mm256_cvtepi8_epi32(_mm_loadl_epi64(block.add(2 + 8 * part).cast()));
                 _mm256_storeu_ps(out.add(b * BLOCK + 8 * part), _mm256_mul_ps(_mm256_cvtepi32_ps(quants), scale));

@@ -12,7 +12,8 @@ pub(super) use blocks::Unpack;
 use crate::kernels::{Map, Zip};
 
 use super::{
-    BLOCK, Blocks, GROUP, GroupLayout, Level, PANEL, PlainRows, Rounded, group_bytes, portable::add_weighted_columns, spread_bytes,
+    BLOCK, Blocks, GROUP, GroupLayout, Level, PANEL, PlainRows, Rounded, group_bytes, portable::add_weighted_columns,
+    spread_bytes,
 };
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
@@ -314,7 +315,9 @@ impl Level for Avx2 {
     ) {
         let width = sums.iter().map(|sums| sums.len()).max().unwrap_or(0);
         rows.check(width);
-        assert!(weights.iter().all(|weights| weights.len() >= rows.count) && sums.iter().all(|sums| sums.len() == width));
+        assert!(
+            weights.iter().all(|weights| weights.len() >= rows.count) && sums.iter().all(|sums| sums.len() == width)
+        );
         let (mut sums, whole) = (sums, width - width % 8);
         if whole < width {
             for ((weights, &rescale), sums) in weights.iter().zip(&rescale).zip(&mut sums) {
@@ -351,7 +354,10 @@ impl Level for Avx2 {
                 // SAFETY: `self` proves the features; eight elements of eight rows were just checked, and there are eight rows of the
                 // panel from `start` on.
                 unsafe {
-                    attention::turn(std::array::from_fn(at), panel.as_mut_ptr().cast::<f32>().add(start * PANEL + first));
+                    attention::turn(
+                        std::array::from_fn(at),
+                        panel.as_mut_ptr().cast::<f32>().add(start * PANEL + first),
+                    );
                 }
             }
         }

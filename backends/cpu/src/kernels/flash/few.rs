@@ -2,10 +2,10 @@
 
 use entensor_components::DType;
 
-use super::{FlashAttn, Gathered, Masks, Query, is_out};
+use super::{FlashAttn, Gathered, Masks, Query};
 use crate::{
     simd::{Level, PlainRows},
-    tensor::{Bases, Row, Tensor},
+    tensor::{Bases, Tensor},
 };
 
 /// Query rows of a plane up to which they are few.
@@ -39,6 +39,7 @@ impl<'a> Source<'a> {
         level: L,
         (first, count): (usize, usize),
         (start, len): (usize, usize),
+        decoded: &mut [[f32; WIDTH]],
         f: impl FnOnce(PlainRows<'_>),
     ) {
         if self.in_place {
@@ -47,17 +48,16 @@ impl<'a> Source<'a> {
             let (bytes, stride_bytes) = unsafe { self.tensor.rows_bytes(at, count, start..start + len) };
             f(PlainRows { halves: true, bytes, stride_bytes, count });
         } else {
-            let mut tile: Tile<KEYS> = [[0.0; WIDTH]; KEYS];
             level.vectorize(
                 #[inline(always)]
                 || {
-                    for (row, tile) in tile.iter_mut().enumerate().take(count) {
+                    for (row, tile) in decoded.iter_mut().enumerate().take(count) {
                         let row = self.tensor.row([first + row, self.plane[0], self.plane[1]]);
                         row.load(level, start, &mut tile[..len]);
                     }
                 },
             );
-            let bytes = bytemuck::cast_slice(tile.as_flattened());
+            let bytes = bytemuck::cast_slice(decoded.as_flattened());
             f(PlainRows { halves: false, bytes, stride_bytes: WIDTH * 4, count });
         }
     }
@@ -103,23 +103,30 @@ fn gather<L: Level>(
 impl FlashAttn {
     /// All queries of a plane, over a part of the keys.
     pub(super) fn few<L: Level>(&self, level: L, bases: Bases<'_>, plane: usize, part: usize) {
-        let (q, count) = (bases.tensor(&self.q), self.cut.rows);
         let (k, v) = (bases.tensor(&self.k), bases.tensor(&self.v));
-        let (k, v) = (Source::new(k, self.plane(plane)), Source::new(v, self.plane(plane)));
+        let sources = [k, v].map(|tensor| Source::new(tensor, self.plane(plane)));
+        if sources.iter().all(|source| source.in_place) {
+            self.few_of(level, bases, plane, part, (sources, &mut []));
+        } else {
+            let mut decoded: Tile<KEYS> = [[0.0; WIDTH]; KEYS];
+            self.few_of(level, bases, plane, part, (sources, &mut decoded));
+        }
+    }
+
+    /// The same, with memory for a tile of decoded rows, if any are.
+    fn few_of<L: Level>(
+        &self,
+        level: L,
+        bases: Bases<'_>,
+        plane: usize,
+        part: usize,
+        ([k, v], decoded): ([Source<'_>; 2], &mut [[f32; WIDTH]]),
+    ) {
+        let (q, count) = (bases.tensor(&self.q), self.cut.rows);
         let (mut queries, mut mask_rows) = ([Query::NONE; ROWS], [None; ROWS]);
         let masks = self.queries(bases, (plane, 0), &mut queries[..count], &mut mask_rows);
         let (queries, mask_rows) = (&mut queries[..count], &mask_rows[..masks]);
         let keys = self.cut.keys(part, self.k.shape[1]);
-        let hidden = |row: &Option<Row>| {
-            // SAFETY: no step writes an operand while it runs, and the result lies elsewhere.
-            let halves = row.as_ref().and_then(|row| unsafe { row.halves(keys.start, keys.len()) });
-            halves.is_some_and(is_out)
-        };
-        if self.partials.is_some() && mask_rows.iter().all(|row| hidden(row)) {
-            // Nothing of this part of the cache is in use: its sums count for nothing, and nobody looks at them.
-            let gathered = Gathered { queries, sums: &[0.0; ROWS], stride: 1, start: 0, len: 0 };
-            return self.keep(level, bases, part, &gathered);
-        }
         let mut tile: Tile<ROWS> = [[0.0; WIDTH]; ROWS];
         let mut sums: Tile<ROWS> = [[0.0; WIDTH]; ROWS];
         let (mut scores, mut rescale) = ([[0.0; KEYS]; ROWS], [1.0; ROWS]);
@@ -163,6 +170,7 @@ impl FlashAttn {
                         level,
                         (first, n_keys),
                         (start, len),
+                        decoded,
                         #[inline(always)]
                         |rows| score(level, rows, len, &tile[..count], &mut scores[..count]),
                     );
@@ -178,12 +186,14 @@ impl FlashAttn {
                 );
                 let weights = (&scores, &rescale);
                 if of_tile.iter().any(|masks| masks.any_out) {
-                    self.gather_seen(level, &v, (first, window, len), of_tile, queries, weights, &mut sums);
+                    let v = (&v, &mut *decoded);
+                    self.gather_seen(level, v, (first, window, len), of_tile, queries, weights, &mut sums);
                 } else {
                     v.with(
                         level,
                         (first, n_keys),
                         (window, len),
+                        decoded,
                         #[inline(always)]
                         |rows| gather(level, rows, len, (&scores[..count], 0, &rescale[..count]), &mut sums[..count]),
                     );
@@ -199,7 +209,7 @@ impl FlashAttn {
     fn gather_seen<L: Level>(
         &self,
         level: L,
-        v: &Source<'_>,
+        (v, decoded): (&Source<'_>, &mut [[f32; WIDTH]]),
         (first, window, len): (usize, usize, usize),
         masks: &[Masks<KEYS>],
         queries: &[Query],
@@ -214,7 +224,7 @@ impl FlashAttn {
             let mut end = 0;
             while let Some(start) = (end..KEYS).find(|&key| masks.values[key] != f32::NEG_INFINITY) {
                 end = (start..KEYS).find(|&key| masks.values[key] == f32::NEG_INFINITY).unwrap_or(KEYS);
-                v.with(level, (first + start, end - start), (window, len), |rows| {
+                v.with(level, (first + start, end - start), (window, len), decoded, |rows| {
                     let weights = (&weights[of.clone()], start, &rescale[of.clone()]);
                     gather(level, rows, len, weights, &mut sums[of.clone()]);
                 });

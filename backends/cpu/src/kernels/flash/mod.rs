@@ -247,6 +247,9 @@ impl FlashAttn {
     /// compiled for the least of CPUs.
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let (unit, part) = (chunk / self.cut.parts, chunk % self.cut.parts);
+        if self.skips(level, bases, unit, part) {
+            return;
+        }
         if self.cut.few {
             let first = unit * self.cut.planes_per_chunk;
             for plane in first..first + self.cut.planes_per_chunk {
@@ -255,6 +258,33 @@ impl FlashAttn {
         } else {
             self.block(level, bases, unit / self.cut.blocks, unit % self.cut.blocks, part);
         }
+    }
+
+    /// Whether the mask hides a part of the keys from all queries of few. Then its sums count for nothing, and nobody looks at them.
+    #[inline(always)]
+    fn skips<L: Level>(&self, level: L, bases: Bases<'_>, batch: usize, part: usize) -> bool {
+        let (Some(partials), Some(mask), true) = (&self.partials, &self.mask, self.cut.few) else { return false };
+        let (rows, keys) = (bases.tensor(mask), self.cut.keys(part, self.k.shape[1]));
+        let [_, tokens, heads, _] = self.q.shape;
+        let hidden = |plane: usize, token: usize| {
+            let row = rows.row([token, plane, batch % mask.shape[3]]);
+            // SAFETY: no step writes an operand while it runs, and the result lies elsewhere.
+            unsafe { row.halves(keys.start, keys.len()) }.is_some_and(is_out)
+        };
+        let all_hidden = level.vectorize(
+            #[inline(always)]
+            || (0..mask.shape[2]).all(|plane| (0..tokens).all(|token| hidden(plane, token))),
+        );
+        if all_hidden {
+            for row in batch * tokens * heads..(batch + 1) * tokens * heads {
+                // SAFETY: the row belongs to this chunk, and nobody reads it before the step is done.
+                let row = unsafe { work_row(&bases.tensor(partials), [row, part, 0]) };
+                let row: &mut [f32] = bytemuck::cast_slice_mut(row);
+                let behind = row.len() - 16;
+                (row[behind], row[behind + 1]) = (f32::NEG_INFINITY, 0.0);
+            }
+        }
+        all_hidden
     }
 
     /// Heads and batches of queries that share a plane.
@@ -310,7 +340,7 @@ impl FlashAttn {
                     row[behind + 1] = query.sum as f32;
                 }
                 None => {
-                    let [scale, _] = shares(query.max, query.sum, self.sink(level, bases, query.head));
+                    let scale = share(query.max, query.sum, self.sink(level, bases, query.head));
                     let out = bases.tensor(&self.out);
                     // SAFETY: the row belongs to this chunk.
                     let out = unsafe { out.row_mut([query.head, query.token, query.batch]) };
@@ -338,8 +368,8 @@ fn sink_of<L: Level>(level: L, bases: Bases<'_>, sinks: Option<&Place>, head: us
     })
 }
 
-/// What to multiply sums of values with, and the sum of all weights, the sink's included.
-fn shares(max: f32, sum: f64, sink: Option<f32>) -> [f32; 2] {
+/// What to multiply sums of values with: one over the sum of all weights, the sink's included.
+fn share(max: f32, sum: f64, sink: Option<f32>) -> f32 {
     let (mut total, mut factor) = (sum, 1.0);
     if let Some(sink) = sink {
         let largest = max.max(sink);
@@ -347,7 +377,7 @@ fn shares(max: f32, sum: f64, sink: Option<f32>) -> [f32; 2] {
         factor = f64::from(exp(max - reference));
         total = sum * factor + f64::from(exp(sink - reference));
     }
-    [(factor / total) as f32, total as f32]
+    (factor / total) as f32
 }
 
 /// Joins what was gathered of the parts of the keys.
@@ -381,16 +411,18 @@ impl FlashMerge {
             let (mut sum, mut factors) = (0.0, [0.0; MAX_PARTS]);
             for (part, factor) in factors.iter_mut().enumerate().take(parts) {
                 let (_, largest, of_part) = row(part);
-                *factor = exp(largest - reference);
-                sum += of_part * f64::from(*factor);
+                // What saw no key adds nothing.
+                if of_part != 0.0 {
+                    *factor = exp(largest - reference);
+                    sum += of_part * f64::from(*factor);
+                }
             }
-            let [scale, _] = shares(max, sum, sink_of(level, bases, self.sinks.as_ref(), at[0]));
+            let scale = share(max, sum, sink_of(level, bases, self.sinks.as_ref(), at[0]));
             for start in (0..columns).step_by(COLUMNS) {
                 let len = (columns - start).min(COLUMNS);
                 let mut tile = [0.0; COLUMNS];
                 for (part, &factor) in factors.iter().enumerate().take(parts) {
                     let (sums, _, of_part) = row(part);
-                    // What saw no key adds nothing.
                     if of_part == 0.0 {
                         continue;
                     }

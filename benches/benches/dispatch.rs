@@ -78,7 +78,7 @@ fn chain_of_adds(
 ) -> Result<(Box<dyn PreparedSplit>, Vec<MemoryHandle>), Failure> {
     let tensor = |slot, width| -> Result<TensorRef, Failure> {
         let shape = Shape::new(&[width]).ok_or("one axis")?;
-        let desc = TensorDesc::packed(DType::F32, shape).ok_or("a small tensor")?;
+        let desc = TensorDesc::packed(DType::F32, shape)?;
         Ok(TensorRef { desc, memory: MemorySlot(slot), offset_bytes: 0 })
     };
     let (x, one) = (tensor(0, width)?, tensor(1, 1)?);

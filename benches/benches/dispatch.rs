@@ -109,7 +109,9 @@ fn helpers() -> Result<(), Failure> {
             }
             once(split, memory)
         };
-        (0..5).for_each(|_| drop(black_box(once(split, memory))));
+        (0..5).for_each(|_| {
+            black_box(once(split, memory));
+        });
         spread(std::iter::repeat_with(sample).take(samples).collect())
     };
     println!("a helper that is asked: one run of {width} additions, µs: least, middle, most");

@@ -3,8 +3,10 @@
 
 pub mod limits;
 pub mod results;
+mod spread;
 mod stack;
 
+pub use spread::{Spread, spread};
 pub use stack::{NODES_PER_LAYER, Placement, Stack, StackError, layers_for, machine};
 
 use std::borrow::BorrowMut;

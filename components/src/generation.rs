@@ -5,6 +5,8 @@
 
 use bevy_ecs::{lifecycle::HookContext, prelude::*, world::DeferredWorld};
 
+use crate::tensor::CopyOf;
+
 /// The graph that a tensor was made for; `None` for leaves that several graphs share.
 ///
 /// A tensor that leaves its graph counts as a change of the graph that it leaves.
@@ -20,8 +22,12 @@ pub struct Generation(pub u64);
 #[derive(Resource, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedGeneration(pub u64);
 
-/// The hook of baked components: bumps the graph's [`Generation`], or [`SharedGeneration`] for shared entities.
+/// The hook of baked components: bumps the graph's [`Generation`], or [`SharedGeneration`] for shared entities. Copies that come and
+/// go are the plan's own, and no change.
 pub fn bump_generation(mut world: DeferredWorld<'_>, context: HookContext) {
+    if world.get::<CopyOf>(context.entity).is_some() {
+        return;
+    }
     let graph = world.get::<InGraph>(context.entity).and_then(|in_graph| in_graph.0);
     if let Some(graph) = graph {
         if let Some(mut generation) = world.get_mut::<Generation>(graph) {

@@ -41,7 +41,8 @@ pub(crate) struct InputState {
 }
 
 impl InputState {
-    /// A run starts: what it consumes is gone whatever becomes of it.
+    /// A run starts: what it consumes is gone whatever becomes of it. With several slots its bytes may be left, but what users see
+    /// must not depend on how many slots there is memory for.
     pub(crate) fn start(&mut self, plan: &Plan) {
         for (written, flags) in self.written.iter_mut().zip(&plan.flags[..plan.leaves()]) {
             *written &= !flags.consumed;

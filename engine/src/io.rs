@@ -65,21 +65,21 @@ impl Element for u8 {
 }
 
 /// A tensor entity with what reading and writing need.
-struct Target {
+pub(crate) struct Target {
     entity: Entity,
-    name: Arc<str>,
+    pub(crate) name: Arc<str>,
     desc: TensorDesc,
 }
 
 impl Target {
-    fn find(world: &World, entity: Entity) -> Result<Self, EngineError> {
+    pub(crate) fn find(world: &World, entity: Entity) -> Result<Self, EngineError> {
         let name = world.get::<TensorName>(entity).ok_or(EngineError::UnknownTensor)?;
         let parts = (world.get::<DType>(entity), world.get::<Shape>(entity), world.get::<Strides>(entity));
         let (Some(&dtype), Some(&shape), Some(&strides)) = parts else { return Err(EngineError::UnknownTensor) };
         Ok(Self { entity, name: Arc::clone(&name.0), desc: TensorDesc { dtype, shape, strides } })
     }
 
-    fn check<T: Element>(&self, given: usize) -> Result<(), EngineError> {
+    pub(crate) fn check<T: Element>(&self, given: usize) -> Result<(), EngineError> {
         let tensor = || Arc::clone(&self.name);
         if let Some(dtype) = T::DTYPE
             && dtype != self.desc.dtype
@@ -102,7 +102,7 @@ impl Target {
         let view = world.get::<ViewSrc>(self.entity).copied().unwrap_or_default();
         let stored = world.get::<StoredIn>(view.root.unwrap_or(self.entity))?.0?;
         let buffer = world.get::<BufferMemory>(stored.buffer)?;
-        Some((Arc::clone(&buffer.0), stored.offset_bytes + view.offset_bytes))
+        Some((Arc::clone(&buffer.0), stored.offset_bytes.saturating_add(view.offset_bytes)))
     }
 }
 

@@ -22,8 +22,10 @@ mod lost;
 mod memory;
 mod observe;
 mod partial;
+mod profile;
 mod registry;
 mod run;
+mod runner;
 mod runs;
 mod sets;
 mod setup;
@@ -38,12 +40,14 @@ pub use copy::GraphCopy;
 pub use engine::{ArenaId, BufferId, Engine, GraphId, TensorId};
 pub use entensor_components as components;
 pub use entensor_components::{
-    Backend, BackendError, BackendIndex, BufferTypeInfo, ByteRows, CancelToken, Cause, DType, ImportedBytes, Op,
-    PoolOp, RopeMode, RunLimit, Shape, SortOrder, Strides, TensorDesc, UpscaleMode, Usage,
+    Backend, BackendConfig, BackendError, BackendIndex, BufferTypeInfo, ByteRows, CancelToken, Cause, DType,
+    ImportedBytes, OffloadPolicy, Op, OpKind, PoolOp, RopeMode, RunLimit, Shape, SortOrder, Strides, TensorDesc,
+    UpscaleMode, Usage,
 };
 pub use entensor_systems as systems;
 pub use entensor_systems::{
-    Pass, PassTimings, Plan, PlanCounters, PlanError, PlanReason, PlanSalt, PlanSystems, Violation, planning,
+    CopyProfile, Figures, GraphProfile, NodeProfile, OpProfile, Pass, PassTimings, Plan, PlanCounters, PlanError,
+    PlanReason, PlanSalt, PlanSystems, Profile, ProfileConfig, SplitProfile, Timing, Violation, planning,
 };
 pub use error::{BuildError, EngineError};
 pub use figures::{BackendFigures, BackendMemory, ComputeBuffer, EXPLAIN_VARIABLE, GraphFigures};
@@ -55,6 +59,7 @@ pub use registry::{
     AUTO, BackendFactory, BackendSpec, DeviceInfo, HostAllocator, Registry, RegistryEntry, RegistryError,
 };
 pub use run::Explanation;
+pub use runner::Runner;
 pub use runs::RunId;
 pub use sets::{SetPlace, TensorRequest, TensorSet};
 pub use setup::EngineBuilder;

@@ -133,7 +133,12 @@ impl<W: BorrowMut<World>> Engine<W> {
     /// Whether a run of this graph is paused, and goes on with the next [`Engine::run_until`].
     #[must_use]
     pub fn is_paused(&self, graph: GraphId) -> bool {
-        self.world().get::<InputState>(graph.0).is_some_and(|state| state.paused.is_some())
+        self.paused_number(graph).is_some()
+    }
+
+    /// The number of the run that is paused: the graph's last.
+    pub(crate) fn paused_number(&self, graph: GraphId) -> Option<u64> {
+        self.world().get::<InputState>(graph.0)?.paused.as_ref().map(|paused| paused.number)
     }
 
     /// Forgets a paused run: the next one starts over. Whether there was one.

@@ -68,6 +68,14 @@ pub enum RegistryError {
         /// Why.
         source: BackendError,
     },
+    /// The backend cannot be configured so.
+    #[error("backend `{backend}`: {source}")]
+    Config {
+        /// The backend.
+        backend: String,
+        /// Why.
+        source: BackendError,
+    },
     /// An option that needs a value has none.
     #[error("backend `{backend}`: `{key}` needs a value; write {key}=VALUE")]
     MissingValue {

@@ -30,6 +30,17 @@ pub struct RunId {
 #[derive(Resource, Default)]
 pub(crate) struct InFlight(Vec<Entity>);
 
+/// Notes a graph, and forgets those whose runs are over.
+fn note_in_flight(world: &mut World, graph: Entity) {
+    world.init_resource::<InFlight>();
+    world.resource_scope(|world, mut flight: Mut<'_, InFlight>| {
+        let is_under_way =
+            |&other: &Entity| other != graph && world.get::<GraphRuns>(other).is_some_and(|runs| runs.in_flight() > 0);
+        flight.0.retain(is_under_way);
+        flight.0.push(graph);
+    });
+}
+
 impl<W: BorrowMut<World>> Engine<W> {
     /// Submits a run and returns before devices are done with it. Work of synchronous backends is done by the caller: here as far as it waits
     /// for no device, and else in [`Self::poll`] and [`Self::wait`].
@@ -102,10 +113,7 @@ impl<W: BorrowMut<World>> Engine<W> {
         let runs = world.get::<GraphRuns>(graph.0).ok_or(EngineError::UnknownGraph)?;
         let (number, under_way) = (runs.last(), runs.in_flight() > 0);
         if under_way {
-            let mut flight = world.get_resource_or_init::<InFlight>();
-            if !flight.0.contains(&graph.0) {
-                flight.0.push(graph.0);
-            }
+            note_in_flight(world, graph.0);
         }
         // The next run has another slot, where nothing was written for it yet.
         if slots > 1
@@ -258,8 +266,13 @@ impl<W: BorrowMut<World>> Engine<W> {
 
     /// Waits for runs in the graph's arena: its own, and those of graphs that share it. Those that are paused stay so.
     pub(crate) fn settle_arena(&self, graph: GraphId) {
-        let in_arena = |other: &Entity| self.shares_arena(graph, *other) && !self.is_paused(GraphId(*other));
-        self.flight().filter(|(other, _)| in_arena(other)).for_each(|(_, runs)| runs.wait_all());
+        for (other, runs) in self.flight().filter(|(other, _)| self.shares_arena(graph, *other)) {
+            match self.paused_number(GraphId(other)) {
+                None => runs.wait_all(),
+                // What an older run failed with stays to be asked for.
+                Some(paused) => drop(runs.wait(paused - 1, &RunLimit::NONE)),
+            }
+        }
     }
 
     /// Ends paused runs in the graph's arena: another one gets its memory.
@@ -268,8 +281,9 @@ impl<W: BorrowMut<World>> Engine<W> {
         let paused: Vec<Entity> = self.flight().map(|(other, _)| other).filter(is_theirs).collect();
         for other in paused {
             // Its graph learns of it when it goes on.
-            if let Some(runs) = self.world().get::<GraphRuns>(other) {
-                runs.cancel(runs.last());
+            let number = self.paused_number(GraphId(other));
+            if let Some((runs, number)) = self.world().get::<GraphRuns>(other).zip(number) {
+                runs.cancel(number);
             }
         }
     }

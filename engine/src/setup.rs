@@ -3,7 +3,7 @@
 use std::{borrow::BorrowMut, sync::Arc};
 
 use bevy_ecs::prelude::*;
-use entensor_components::{Backend, BackendHandle, BackendIndex, BackendName, Priority};
+use entensor_components::{Backend, BackendConfig, BackendHandle, BackendIndex, BackendName, Configured, Priority};
 use entensor_systems::{Backends, Recording, init_resources, install_plan_schedule};
 
 use crate::{
@@ -21,6 +21,7 @@ pub struct EngineBuilder {
     specs: Vec<String>,
     instances: Vec<Arc<dyn Backend>>,
     registry: Registry,
+    configs: Vec<(String, BackendConfig)>,
     recording: Recording,
     verify: bool,
 }
@@ -31,6 +32,7 @@ impl Default for EngineBuilder {
             specs: Vec::new(),
             instances: Vec::new(),
             registry: Registry::default(),
+            configs: Vec::new(),
             recording: Recording::Off,
             verify: cfg!(debug_assertions),
         }
@@ -56,6 +58,22 @@ impl EngineBuilder {
     #[must_use]
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
+        self
+    }
+
+    /// Chooses what a backend leaves to its caller: which of its buffer types planned memory has, and which work it takes from the host.
+    ///
+    /// ```
+    /// use entensor::{BackendConfig, Engine};
+    ///
+    /// let config = BackendConfig { buffer_type: Some("cpu-repacked".into()), ..BackendConfig::default() };
+    /// let refused = Engine::builder().backend("cpu:threads=1").configure("cpu", config).build();
+    /// let text = refused.err().expect("results need an ordinary layout").to_string();
+    /// assert!(text.contains("cannot plan memory of type `cpu-repacked`"), "{text}");
+    /// ```
+    #[must_use]
+    pub fn configure(mut self, backend: impl Into<String>, config: BackendConfig) -> Self {
+        self.configs.push((backend.into(), config));
         self
     }
 
@@ -106,6 +124,9 @@ impl EngineBuilder {
                 return Err(RegistryError::DuplicateName { name: backend.name().into() }.into());
             }
         }
+        for (name, config) in &self.configs {
+            configure(&mut backends, name, config)?;
+        }
         let world = owned.borrow_mut();
         init_resources(world);
         world.insert_resource(VerifyPlans(self.verify));
@@ -117,4 +138,16 @@ impl EngineBuilder {
         install_plan_schedule(world, self.recording)?;
         Ok(Engine::new_in(owned))
     }
+}
+
+/// Puts a configured backend in the place of the one of its name.
+fn configure(backends: &mut [Arc<dyn Backend>], name: &str, config: &BackendConfig) -> Result<(), RegistryError> {
+    let known = || backends.iter().map(|backend| backend.name().into()).collect();
+    let Some(at) = backends.iter().position(|backend| backend.name().eq_ignore_ascii_case(name)) else {
+        return Err(RegistryError::UnknownName { name: name.into(), known: known() });
+    };
+    let configured = Configured::new(Arc::clone(&backends[at]), config);
+    let configured = configured.map_err(|source| RegistryError::Config { backend: name.into(), source })?;
+    backends[at] = Arc::new(configured);
+    Ok(())
 }

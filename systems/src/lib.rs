@@ -20,6 +20,7 @@ pub mod inherit;
 pub mod liveness;
 mod plan;
 pub mod probe;
+mod profile;
 pub mod publish;
 mod schedule;
 pub mod split;
@@ -34,6 +35,9 @@ pub use compute::{GraphRuns, Mode, RunLimits, RunState, run_plan};
 pub use error::*;
 pub use fallback::{CopiesFallback, FellBack, PlannedCopies};
 pub use plan::*;
+pub use profile::{
+    CopyProfile, Figures, GraphProfile, NodeProfile, OpProfile, Profile, ProfileConfig, Recorder, SplitProfile, Timing,
+};
 pub use publish::{Arena, ArenaBuffer, GraphPlan, OwnArena, Seen, UsesArena};
 pub use schedule::*;
 pub use status::{GraphStatus, Pass, PassResult, PassTiming, PassTimings, PlanCounters, PlanReason, PlanStatus};

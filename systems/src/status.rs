@@ -8,7 +8,7 @@ use bevy_ecs::{
     system::{CombinatorSystem, Combine, RunSystemError, ScheduleSystem, SystemIn},
 };
 
-use crate::{columns::Planning, error::PlanError, plan::Plan};
+use crate::{columns::Planning, error::PlanError, plan::Plan, profile::Profile};
 
 /// The passes in order. A pass keeps one word everywhere: file, system, timer, golden, bench.
 ///
@@ -249,7 +249,11 @@ pub(crate) fn timed<M>(
                        planning: Res<'_, Planning>,
                        mut graphs: Query<'_, '_, &mut GraphStatus>,
                        mut status: ResMut<'_, PlanStatus>,
-                       mut timings: ResMut<'_, PassTimings>| {
+                       mut timings: ResMut<'_, PassTimings>,
+                       profile: Option<ResMut<'_, Profile>>| {
+        if let Some(mut profile) = profile {
+            profile.record_pass(pass, ns);
+        }
         match result {
             Ok(changed) => {
                 timings.record(pass, ns, changed as u64);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use crate::sync::{AtomicUsize, Condvar, LOOKOUT_SPINS, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, Patience};
 
 /// A run, as its helpers see it.
 pub(crate) trait Help {
@@ -73,12 +73,9 @@ impl<R: Help> Bell<R> {
         while let Some(run) = self.next_run(&mut heard) {
             run.help();
             drop(run);
-            for _ in 0..LOOKOUT_SPINS {
-                if self.rings.load(Ordering::Acquire) != heard {
-                    break;
-                }
-                std::hint::spin_loop();
-            }
+            // The next run mostly follows soon.
+            let mut patience = Patience::default();
+            while self.rings.load(Ordering::Acquire) == heard && patience.spin() {}
         }
     }
 

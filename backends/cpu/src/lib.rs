@@ -10,7 +10,7 @@
 //!   run that is cancelled or out of time comes back within a chunk or two, and where it was cut changes no bit.
 //! - **Memory.** Ordinary, or high-bandwidth memory through `libmemkind` ([`CpuMemory`]); buffers of the type [`HUGE`] lie on pages of 2 MiB. Weights of `q4_0`, `q4_1` and `q8_0` may lie in
 //!   buffers of the type [`REPACKED`], eight rows side by side, for products alone: the same bits, from one stream.
-//! - **Unsafe.** `memory::hbm` (a C allocator), `tensor` (strides to pointers), `run` (who may touch them when) and `simd` (instructions); kernels promise only that they
+//! - **Unsafe.** `memory::hbm` (a C allocator), `tensor` (strides to pointers), `run` and `prepared` (who may touch them when) and `simd` (instructions); kernels promise only that they
 //!   write the rows of their chunk.
 //!
 //! ```
@@ -33,11 +33,13 @@ mod lower;
 mod math;
 mod memory;
 mod place;
+mod prepared;
 mod run;
 mod simd;
 mod support;
 mod sync;
 mod tensor;
+mod timed;
 mod walk;
 mod work;
 
@@ -53,7 +55,8 @@ pub use simd::Simd;
 use crate::{
     crew::Crew,
     memory::{Buffers, io},
-    run::{Prepared, Run},
+    prepared::Prepared,
+    run::Run,
     simd::AnyLevel,
 };
 
@@ -99,11 +102,10 @@ impl CpuBackend {
             Some(pool) => {
                 let workers = pool.current_num_threads();
                 let helpers = config.threads.map_or(workers, |threads| workers.min(threads.saturating_sub(1)));
-                Crew::Pool { pool, helpers }
+                Crew::pool(pool, helpers)
             }
             None => {
-                let system = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-                let helpers = config.threads.unwrap_or_else(system).saturating_sub(1);
+                let helpers = config.threads.unwrap_or_else(crew::cores).saturating_sub(1);
                 Crew::own(&config.name, helpers)
             }
         };
@@ -167,7 +169,7 @@ impl Backend for CpuBackend {
     }
 
     fn prepare(&self, split: &dyn SplitView) -> Result<Box<dyn PreparedSplit>, BackendError> {
-        let program = lower::lower(split)?;
+        let program = lower::lower(split, self.level)?;
         let helpers = self.crew.as_ref().map_or(0, |crew| crew.helpers());
         let run = Run::new(program, self.level, helpers)?;
         Ok(Box::new(Prepared::new(run, self.crew.clone())))

@@ -1,5 +1,7 @@
 //! Functions that the compiler can vectorize: no branches, no calls.
 
+use crate::simd::Level;
+
 // ln 2 in two parts; the first has few enough bits that a small integer times it is exact.
 const LN_2_HIGH: f32 = 355.0 / 512.0;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
@@ -36,6 +38,23 @@ pub(crate) fn exp(x: f32) -> f32 {
     // In two factors, since n reaches beyond the exponents of normal floats on both sides.
     let half = n >> 1;
     (m1 + 1.0) * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// `e^x` for x up to 0, within 2 units in the last place down to -87; below, something under 2e-38, and 0 for minus infinity.
+#[inline(always)]
+pub(crate) fn exp_below_zero<L: Level>(level: L, x: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.0;
+    // Comparing this way round keeps NaN.
+    let bounded = if x < -87.0 { -87.0 } else { x };
+    let shifted = level.mul_add(bounded, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = level.mul_add(n, -LN_2_LOW, level.mul_add(n, -LN_2_HIGH, bounded));
+    let mut p = 1.0 / 5040.0;
+    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = level.mul_add(p, r, coefficient);
+    }
+    let power = power_of_two(shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed());
+    if x == f32::NEG_INFINITY { 0.0 } else { p * power }
 }
 
 /// `e^x - 1` for x up to 0, within a unit in the last place.
@@ -184,6 +203,7 @@ pub(crate) fn relu(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Portable;
 
     /// The worst error of a function on a grid, in units in the last place of the exact result.
     fn worst_units(f: impl Fn(f32) -> f32, exact: impl Fn(f64) -> f64, from: f32, to: f32) -> f64 {
@@ -219,6 +239,7 @@ mod tests {
         let silu_64 = |x: f64| x / (1.0 + (-x).exp());
         let elu_64 = |x: f64| if x > 0.0 { x } else { x.exp_m1() };
         for (name, found, stated) in [
+            ("exp below 0", worst_units(|x| exp_below_zero(Portable, x), f64::exp, -87.0, 0.0), 2.0),
             ("exp_m1", worst_units(exp_m1_below_zero, f64::exp_m1, -25.0, 0.0), 1.0),
             ("exp_m1 near 0", worst_units(exp_m1_below_zero, f64::exp_m1, -1e-3, 0.0), 1.0),
             ("log", worst_units(log, f64::ln, 1e-6, 3.0), 2.0),
@@ -317,6 +338,10 @@ mod tests {
     fn exp_at_the_edges() {
         assert_eq!(exp(0.0), 1.0);
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp_below_zero(Portable, f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp_below_zero(Portable, 0.0), 1.0);
+        assert!((0.0..2e-38).contains(&exp_below_zero(Portable, -1e30)));
+        assert!(exp_below_zero(Portable, f32::NAN).is_nan());
         assert_eq!(exp(-1e30), 0.0);
         assert_eq!(exp(f32::INFINITY), f32::INFINITY);
         assert_eq!(exp(88.8), f32::INFINITY);

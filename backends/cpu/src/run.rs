@@ -1,4 +1,4 @@
-//! Running a program: memory is bound, the steps are walked by the caller and its helpers, and where they stop is a cursor.
+//! A program with the state of a run: what the caller and its helpers share.
 //!
 //! The result of a chunk depends on the chunk alone, and the grid on shapes alone: neither thread counts nor cuts change bits.
 #![expect(unsafe_code, reason = "shares the bases of locked memory with helpers")]
@@ -6,34 +6,31 @@
 use std::{
     cell::UnsafeCell,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
-use entensor_components::{BackendError, Cursor, MemoryHandle, PreparedSplit, Progress, RunLimit, Ticket};
+use entensor_components::BackendError;
 
 use crate::{
     bell::Help,
-    bind,
     crew::Crew,
     kernels::BadId,
     lower::Program,
     simd::AnyLevel,
+    sync::Patience,
     tensor::{Base, Bases},
-    walk::{End, Helpers, Task, Walk, Word},
+    walk::{Helpers, Task, Walk},
     work::WorkMemory,
 };
 
-/// Below this cost (about 30 µs) a run never leaves the calling thread: waking helpers would take as long.
-const SOLO_COST: usize = 256 * 1024;
-
 /// A program with the state of its current run.
 pub(crate) struct Run {
-    program: Program,
+    pub(crate) program: Program,
     level: AnyLevel,
     work: WorkMemory,
     /// Written by the submitting thread while the gate is closed and nobody is inside, read by all otherwise.
-    bases: UnsafeCell<Box<[Base]>>,
-    walk: Walk<Failure>,
+    pub(crate) bases: UnsafeCell<Box<[Base]>>,
+    pub(crate) walk: Walk<Failure>,
 }
 
 // SAFETY: `bases` is written by the thread that holds `Prepared::paused` only, before the gate opens (release) and after
@@ -49,6 +46,11 @@ pub(crate) enum Failure {
 }
 
 impl Run {
+    /// The node that a step belongs to.
+    pub(crate) fn node(&self, step: usize) -> usize {
+        self.program.steps[step].node
+    }
+
     pub(crate) fn new(program: Program, level: AnyLevel, max_helpers: usize) -> Result<Self, BackendError> {
         let work = WorkMemory::new(&program.work_bytes)?;
         let mut bases = vec![Base { bytes: std::ptr::null_mut(), len: 0, repacked: false }; program.slots]
@@ -59,7 +61,26 @@ impl Run {
         Ok(Self { program, level, work, bases: UnsafeCell::new(bases.into()), walk })
     }
 
-    fn error(&self, failure: Failure) -> BackendError {
+    /// Runs steps from the first to the last on this thread alone, which needs none of the walk's counters.
+    pub(crate) fn run_alone(&self, mut skips: impl FnMut(usize) -> bool) -> Result<(), BackendError> {
+        for (index, step) in self.program.steps.iter().enumerate() {
+            if skips(index) {
+                continue;
+            }
+            for chunk in 0..step.shape.chunks {
+                self.run_chunk(index, chunk).map_err(|failure| self.error(failure))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Helps with so many chunks at most; whether there may be more.
+    pub(crate) fn help_with(&self, most_chunks: usize) -> bool {
+        // A panic of a kernel must not end the thread or the pool; the run reports it.
+        catch_unwind(AssertUnwindSafe(|| self.walk.help(self, most_chunks))).unwrap_or(false)
+    }
+
+    pub(crate) fn error(&self, failure: Failure) -> BackendError {
         match failure {
             Failure::Id(bad, node) => BackendError::IndexOutOfRange {
                 node: Arc::clone(&self.program.names[node]),
@@ -95,91 +116,25 @@ impl Help for Run {
     }
 
     fn help(&self) {
-        // A panic of a kernel must not end the thread or the pool; the run reports it.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.walk.help(self)));
+        self.help_with(usize::MAX);
     }
 }
 
 impl Helpers for (&Crew, &Arc<Run>) {
+    fn are_resting(&self) -> bool {
+        self.0.is_resting()
+    }
+
+    fn were_late(&self, patience: &Patience) {
+        self.0.note_wait(patience.waited());
+    }
+
     fn summon(&self) {
         self.0.summon(self.1);
     }
 
     fn dismiss(&self) {
         self.0.dismiss(self.1);
-    }
-}
-
-/// What [`crate::CpuBackend`] gives for a split.
-pub(crate) struct Prepared {
-    run: Arc<Run>,
-    crew: Option<Arc<Crew>>,
-    /// Where the last call paused, if it did: work memory is as it left it. Held while a call is under way; a second one waits.
-    paused: Mutex<Option<Cursor>>,
-}
-
-impl Prepared {
-    pub(crate) fn new(run: Run, crew: Option<Arc<Crew>>) -> Self {
-        let crew = crew.filter(|_| run.program.cost >= SOLO_COST && run.walk.max_helpers() > 0);
-        Self { run: Arc::new(run), crew, paused: Mutex::new(None) }
-    }
-}
-
-impl PreparedSplit for Prepared {
-    fn submit(&self, memory: &[MemoryHandle]) -> Result<Ticket, BackendError> {
-        match self.run_from(memory, Cursor::START, &RunLimit::NONE)? {
-            Progress::Done(ticket) => Ok(ticket),
-            Progress::Paused(_) => unreachable!("nothing pauses a run without a limit"),
-        }
-    }
-
-    fn run_from(&self, memory: &[MemoryHandle], from: Cursor, limit: &RunLimit<'_>) -> Result<Progress, BackendError> {
-        let run = &self.run;
-        let place = (from.step as usize, from.row as usize);
-        if !run.walk.has(place.0, place.1) {
-            return Err(BackendError::BadCursor { step: from.step, row: from.row });
-        }
-        if limit.is_cancelled() {
-            return Err(BackendError::Cancelled);
-        }
-        let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: `paused` is held and the gate is closed with nobody inside, so nobody else looks at the bases.
-        let bases = unsafe { &mut *run.bases.get() };
-        let (locks, same) = bind::lock(&run.program, memory, &mut bases[..run.program.slots])?;
-        run.walk.reset(place.0, place.1);
-        if paused.take() != Some(from) || !same {
-            // Another run of this split, or a failed one, has left something else in work memory.
-            run.program.refill(place.0, |step| run.walk.again(step));
-        }
-        let helpers = self.crew.as_deref().map(|crew| (crew, run));
-        // Who has no time does one chunk, and nobody is woken for it.
-        let helpers = helpers.as_ref().filter(|_| !limit.is_over()).map(|helpers| helpers as &dyn Helpers);
-        let end = if limit.is_none() {
-            run.walk.lead(&**run, place, None::<fn(bool) -> Word>, helpers)
-        } else {
-            let word = |begun: bool| {
-                if limit.is_cancelled() {
-                    Word::Cancel
-                } else if begun && limit.is_over() {
-                    Word::Pause
-                } else {
-                    Word::GoOn
-                }
-            };
-            run.walk.lead(&**run, place, Some(word), helpers)
-        };
-        drop(locks);
-        match end {
-            End::Done => Ok(Progress::Done(Ticket::Done)),
-            End::Paused(step, row) => {
-                let cursor = |n| u32::try_from(n).expect("no pause is allowed where a cursor cannot be");
-                let at = Cursor { step: cursor(step), row: cursor(row) };
-                *paused = Some(at);
-                Ok(Progress::Paused(at))
-            }
-            End::Cancelled => Err(BackendError::Cancelled),
-            End::Failed(failure) => Err(run.error(failure)),
-        }
     }
 }
 

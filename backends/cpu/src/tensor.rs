@@ -5,6 +5,8 @@
 //! and out, a tile at a time.
 #![expect(unsafe_code, reason = "memory that several workers use at once, partitioned by the steps' chunk grids")]
 
+use std::ops::Range;
+
 use entensor_components::{DType, DTypeSet};
 
 use crate::{
@@ -92,6 +94,22 @@ impl<'a> Tensor<'a> {
         unsafe { std::slice::from_raw_parts(self.row(at).first, len) }
     }
 
+    /// Rows of packed elements from `at` on, `columns` of each, from the first to the end of the last; gives the bytes from row to row, too.
+    ///
+    /// # Safety
+    /// Nobody may write what lies between them while the slice lives.
+    #[inline(always)]
+    pub(crate) unsafe fn rows_bytes(&self, at: [usize; 3], count: usize, columns: Range<usize>) -> (&'a [u8], usize) {
+        let (place, unit) = (self.place, self.place.unit_bytes());
+        assert!(place.is_row_packed() && !place.dtype.is_block() && columns.end <= place.shape[0]);
+        assert!(count > 0 && at[0] + count <= place.shape[1] && columns.start <= columns.end);
+        let len = (count - 1) * place.strides[1] + columns.len() * unit;
+        // SAFETY: the coordinates of the first row are checked by `row`, those of the last were just checked; they lie in memory that
+        // outlives `'a` by the contract of `Bases::new`; the caller promises that it does not change.
+        let bytes = unsafe { std::slice::from_raw_parts(self.row(at).first.add(columns.start * unit), len) };
+        (bytes, place.strides[1])
+    }
+
     /// A row of packed blocks that lies beside `S - 1` others: from its first block to its last, with theirs in between.
     ///
     /// # Safety
@@ -155,6 +173,18 @@ impl Row {
         self.len
     }
 
+    /// The bytes of packed f16.
+    ///
+    /// # Safety
+    /// Nobody may write the row while the slice lives, and its memory must outlive it.
+    #[inline(always)]
+    pub(crate) unsafe fn halves<'a>(&self, start: usize, len: usize) -> Option<&'a [u8]> {
+        assert!(start <= self.len && len <= self.len - start);
+        // SAFETY: the range was just checked; the rest the caller promises.
+        (self.dtype == DType::F16 && self.step == 2)
+            .then(|| unsafe { std::slice::from_raw_parts(self.first.add(start * 2), len * 2) })
+    }
+
     /// Every `step`th element from `start` on, for plain dtypes.
     #[inline(always)]
     pub(crate) fn every(&self, start: usize, step: usize) -> Self {
@@ -193,6 +223,20 @@ impl Row {
                 }
             }
             DType::F16 => self.load_each(start, out, |b| half::f16::from_le_bytes(b).to_f32()),
+            DType::Q8_0 if packed => {
+                const BLOCK: usize = 32;
+                assert!(start.is_multiple_of(BLOCK) && out.len().is_multiple_of(BLOCK));
+                let mut bytes = [0_u8; TILE / BLOCK * 34];
+                for (tile, out) in out.chunks_mut(TILE).enumerate() {
+                    let bytes = &mut bytes[..out.len() / BLOCK * 34];
+                    // SAFETY: the range was just checked, blocks lie side by side, and `bytes` is ours.
+                    unsafe {
+                        let from = self.first.add((start + tile * TILE) / BLOCK * 34);
+                        std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+                    }
+                    level.decode_q8_0(bytes, out);
+                }
+            }
             DType::Bf16 => self.load_each(start, out, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16)),
             DType::I8 => self.load_each(start, out, |b| f32::from(i8::from_le_bytes(b))),
             DType::I16 => self.load_each(start, out, |b| f32::from(i16::from_le_bytes(b))),
@@ -353,6 +397,22 @@ impl RowMut {
         assert!(index < self.0.len && self.0.dtype == DType::F32);
         // SAFETY: the index was just checked, and the row is ours.
         unsafe { self.0.first.add(index * self.0.step).cast::<f32>().write_unaligned(value) };
+    }
+
+    /// Writes neighbouring elements of an f32 row.
+    #[inline(always)]
+    pub(crate) fn set_run(self, start: usize, values: &[f32]) {
+        let row = self.0;
+        if row.step == 4 {
+            assert!(start <= row.len && values.len() <= row.len - start && row.dtype == DType::F32);
+            // SAFETY: the range was just checked, and the row is ours; `values` is no memory of a tensor.
+            unsafe {
+                let to = row.first.add(start * 4);
+                std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), to, values.len() * 4);
+            }
+        } else {
+            values.iter().enumerate().for_each(|(i, &value)| self.set(start + i, value));
+        }
     }
 
     /// Writes one element of an i32 row.

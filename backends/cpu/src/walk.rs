@@ -6,22 +6,29 @@
 //!   and starts a step only when the steps it depends on have all chunks done. So nobody ever waits for a worker that has
 //!   not claimed something, the caller alone can finish everything, and who arrives late finds claimed chunks and passes
 //!   on. There is no barrier to join.
+//! - Who waits spins a few microseconds and then sleeps, so that its core is free for whom it waits for. A sleeper marks the counter that
+//!   it waits for, in the same word as the count, and whoever completes the count sees the mark and wakes it.
 //! - A helper may touch the run's memory only between a successful join and its end. The caller opens the gate
 //!   after binding memory, closes it when all steps are done or the run is halted, and returns only when everybody who joined has left.
 //! - Chunks are claimed in order, and a step's first only after the last of the step before. So when everybody has left, what is done
 //!   is everything before one place, and that is where the run can go on.
 //! - Only the caller looks at clocks and tokens, before each chunk that it claims, and tells the others with a word that they read before
 //!   theirs. After that nobody claims anything, but for steps that must not be left half done, which whoever is in them finishes.
+//! - A helper that lost its core inside a chunk holds up everybody. So the caller may close the gate in the middle of a run, too: helpers leave
+//!   before their next chunk, and the caller goes on alone until it opens the gate again.
 
-use std::sync::PoisonError;
+use std::{cell::Cell, sync::PoisonError};
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicUsize, Mutex, Ordering, Patience};
+use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, Patience};
 
 /// The gate's lowest bit: open. The rest counts who joined, in twos.
 const OPEN: usize = 1;
 const ONE_HELPER: usize = 2;
+
+/// The highest bit of a count that somebody waits for: he sleeps.
+const ASLEEP: usize = 1 << (usize::BITS - 1);
 
 /// What a walker is told. Larger words stand.
 const GO_ON: usize = 0;
@@ -55,11 +62,17 @@ pub(crate) trait Task {
 
 /// Who can be asked for help.
 pub(crate) trait Helpers {
+    /// Whether they had better be left alone for now. Asked before each chunk that the caller takes without them.
+    fn are_resting(&self) -> bool;
+
     /// Asks them. The gate is open.
     fn summon(&self);
 
     /// Takes that back. The gate is closed, and helpers inside leave by themselves.
     fn dismiss(&self);
+
+    /// The caller slept until a helper was done with its chunk; [`Self::are_resting`] may think otherwise now.
+    fn were_late(&self, patience: &Patience);
 }
 
 /// What a limit says before a chunk is claimed.
@@ -86,6 +99,7 @@ struct Stopped;
 struct Step {
     shape: StepShape,
     claimed: CachePadded<AtomicUsize>,
+    /// And whether somebody sleeps until all are.
     done: CachePadded<AtomicUsize>,
 }
 
@@ -93,6 +107,10 @@ impl Step {
     fn set(&self, chunks: usize) {
         self.claimed.store(chunks, Ordering::Relaxed);
         self.done.store(chunks, Ordering::Relaxed);
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire) & !ASLEEP >= self.shape.chunks
     }
 
     /// Whether the run may be left before the next chunk of this step.
@@ -109,13 +127,16 @@ pub(crate) struct Walk<F> {
     gate: CachePadded<AtomicUsize>,
     word: CachePadded<AtomicUsize>,
     failure: Mutex<Option<F>>,
+    /// Held to fall asleep and to wake, so that nobody is woken before he sleeps.
+    bed: Mutex<()>,
+    wake: Condvar,
     max_helpers: usize,
 }
 
 /// A chunk that was claimed: counts as done however it ends, so that nobody waits for it forever.
 struct Claim<'a, T: Task> {
     walk: &'a Walk<T::Failure>,
-    done: &'a AtomicUsize,
+    step: &'a Step,
     finished: bool,
 }
 
@@ -124,7 +145,89 @@ impl<T: Task> Drop for Claim<'_, T> {
         if !self.finished {
             self.walk.fail(T::panicked());
         }
-        self.done.fetch_add(1, Ordering::Release);
+        let before = self.step.done.fetch_add(1, Ordering::AcqRel);
+        if before & ASLEEP != 0 && (before & !ASLEEP) + 1 >= self.step.shape.chunks {
+            self.walk.wake();
+        }
+    }
+}
+
+/// Who walks: the caller, or a helper.
+trait Walker {
+    /// Before a chunk is claimed. False to leave.
+    fn goes_on<F>(&self, walk: &Walk<F>, index: usize, step: &Step) -> bool;
+
+    /// After a wait in which it slept.
+    fn slept<F>(&self, walk: &Walk<F>, patience: &Patience);
+}
+
+/// A helper with chunks left that it takes before it looks for other work.
+struct Guest {
+    chunks: Cell<usize>,
+}
+
+impl Walker for Guest {
+    fn goes_on<F>(&self, walk: &Walk<F>, _index: usize, _step: &Step) -> bool {
+        let left = self.chunks.get();
+        self.chunks.set(left.saturating_sub(1));
+        left > 0 && walk.gate.load(Ordering::Relaxed) & OPEN != 0
+    }
+
+    fn slept<F>(&self, _walk: &Walk<F>, _patience: &Patience) {}
+}
+
+/// The caller, with whom it may ask for help, and what ends its part.
+struct Leader<'a, L> {
+    from: (usize, usize),
+    limit: Option<L>,
+    helpers: Option<&'a dyn Helpers>,
+    /// Whether the gate is open.
+    is_open: Cell<bool>,
+}
+
+impl<L> Leader<'_, L> {
+    fn ask_for_help<F>(&self, walk: &Walk<F>) {
+        if let Some(helpers) = self.helpers.filter(|helpers| !helpers.are_resting()) {
+            self.is_open.set(true);
+            walk.gate.fetch_or(OPEN, Ordering::Release);
+            helpers.summon();
+        }
+    }
+
+    fn close<F>(&self, walk: &Walk<F>) {
+        if self.is_open.replace(false) {
+            walk.gate.fetch_and(!OPEN, Ordering::Relaxed);
+            if let Some(helpers) = self.helpers {
+                helpers.dismiss();
+            }
+        }
+    }
+}
+
+impl<L: Fn(bool) -> Word> Walker for Leader<'_, L> {
+    fn goes_on<F>(&self, walk: &Walk<F>, index: usize, step: &Step) -> bool {
+        if let Some(limit) = &self.limit {
+            let begun =
+                index > self.from.0 || index == self.from.0 && step.claimed.load(Ordering::Relaxed) > self.from.1;
+            match limit(begun) {
+                Word::Pause if begun => walk.tell(PAUSE),
+                Word::Pause | Word::GoOn => {}
+                Word::Cancel => walk.tell(CANCEL),
+            }
+        }
+        if self.helpers.is_some() && !self.is_open.get() {
+            self.ask_for_help(walk);
+        }
+        true
+    }
+
+    fn slept<F>(&self, walk: &Walk<F>, patience: &Patience) {
+        if let Some(helpers) = self.helpers {
+            helpers.were_late(patience);
+            if helpers.are_resting() {
+                self.close(walk);
+            }
+        }
     }
 }
 
@@ -140,6 +243,8 @@ impl<F> Walk<F> {
             gate: CachePadded::new(AtomicUsize::new(0)),
             word: CachePadded::new(AtomicUsize::new(GO_ON)),
             failure: Mutex::new(None),
+            bed: Mutex::new(()),
+            wake: Condvar::new(),
             max_helpers,
         }
     }
@@ -193,36 +298,64 @@ impl<F> Walk<F> {
         self.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok()
     }
 
-    /// Helps with the run, if it still goes on.
-    pub(crate) fn help<T: Task<Failure = F>>(&self, task: &T) {
-        struct Leave<'a>(&'a AtomicUsize);
-        impl Drop for Leave<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(ONE_HELPER, Ordering::Release);
-            }
-        }
-        if self.join() {
-            let _leave = Leave(&self.gate);
-            // How it ended is the caller's to report.
-            let _ = self.walk(task, |_, _| ());
+    fn wake(&self) {
+        // Who waits holds this from his last look at the count until he sleeps.
+        drop(self.bed());
+        self.wake.notify_all();
+    }
+
+    fn bed(&self) -> MutexGuard<'_, ()> {
+        self.bed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until a count is complete, after marking it: whoever completes it wakes all.
+    fn sleep(&self, count: &AtomicUsize, is_complete: impl Fn(usize) -> bool) {
+        let mut bed = self.bed();
+        while !is_complete(count.fetch_or(ASLEEP, Ordering::AcqRel) & !ASLEEP) {
+            bed = self.wake.wait(bed).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Waits until all chunks of a step are done. They are claimed, so a pause does not keep them from it.
-    fn wait(&self, step: &Step) -> Result<(), Stopped> {
+    /// Helps with the run, if it still goes on, for so many chunks at most. Whether there may be more.
+    pub(crate) fn help<T: Task<Failure = F>>(&self, task: &T, most_chunks: usize) -> bool {
+        struct Leave<'a, F>(&'a Walk<F>);
+        impl<F> Drop for Leave<'_, F> {
+            fn drop(&mut self) {
+                let before = self.0.gate.fetch_sub(ONE_HELPER, Ordering::AcqRel);
+                if before == ASLEEP + ONE_HELPER {
+                    self.0.wake();
+                }
+            }
+        }
+        if !self.join() {
+            return false;
+        }
+        let leave = Leave(self);
+        let guest = Guest { chunks: Cell::new(most_chunks) };
+        // How it ended is the caller's to report.
+        let _ = self.walk(task, &guest);
+        drop(leave);
+        guest.chunks.get() == 0 && self.wants_help()
+    }
+
+    /// Waits until all chunks of a step are done. They are claimed, and who claimed them finishes them, so this ends whatever is said
+    /// meanwhile.
+    fn wait(&self, step: &Step, walker: &impl Walker) -> Result<(), Stopped> {
         let mut patience = Patience::default();
-        while step.done.load(Ordering::Acquire) < step.shape.chunks {
+        while !step.is_done() {
             if self.word.load(Ordering::Acquire) > PAUSE {
                 return Err(Stopped);
             }
-            // What is waited for is at most one chunk of every other worker, so there is nothing to park for.
-            patience.wait();
+            if !patience.spin() {
+                self.sleep(&step.done, |done| done >= step.shape.chunks);
+                walker.slept(self, &patience);
+            }
         }
         if self.word.load(Ordering::Acquire) > PAUSE { Err(Stopped) } else { Ok(()) }
     }
 
     fn run_chunk<T: Task<Failure = F>>(&self, task: &T, index: usize, chunk: usize) -> Result<(), Stopped> {
-        let mut claim = Claim::<T> { walk: self, done: &self.steps[index].done, finished: false };
+        let mut claim = Claim::<T> { walk: self, step: &self.steps[index], finished: false };
         let result = task.run_chunk(index, chunk);
         claim.finished = true;
         result.map_err(|failure| {
@@ -231,8 +364,8 @@ impl<F> Walk<F> {
         })
     }
 
-    /// Walks the steps, taking chunks as long as there are any, and calls `before` before it takes one.
-    fn walk<T: Task<Failure = F>>(&self, task: &T, before: impl Fn(usize, &Step)) -> Result<(), Stopped> {
+    /// Walks the steps, taking chunks as long as there are any.
+    fn walk<T: Task<Failure = F>>(&self, task: &T, walker: &impl Walker) -> Result<(), Stopped> {
         let mut complete = 0;
         for (index, step) in self.steps.iter().enumerate() {
             let chunks = step.shape.chunks;
@@ -240,11 +373,13 @@ impl<F> Walk<F> {
                 continue;
             }
             while complete < step.shape.after {
-                self.wait(&self.steps[complete])?;
+                self.wait(&self.steps[complete], walker)?;
                 complete += 1;
             }
             loop {
-                before(index, step);
+                if !walker.goes_on(self, index, step) {
+                    return Err(Stopped);
+                }
                 match self.word.load(Ordering::Relaxed) {
                     GO_ON => {}
                     PAUSE if !step.may_pause() => {}
@@ -260,6 +395,17 @@ impl<F> Walk<F> {
         Ok(())
     }
 
+    /// Waits until all helpers inside have left. The gate is closed.
+    fn see_off(&self) {
+        let mut patience = Patience::default();
+        while self.gate.load(Ordering::Acquire) & !ASLEEP != 0 {
+            if !patience.spin() {
+                self.sleep(&self.gate, |gate| gate == 0);
+            }
+        }
+        self.gate.store(0, Ordering::Relaxed);
+    }
+
     /// The caller's part from where [`Self::reset`] put the walk: everything, if need be. `limit` is asked before each chunk that the
     /// caller takes, and whether anything behind that place was taken yet; a pause before that is none.
     pub(crate) fn lead<T: Task<Failure = F>>(
@@ -270,36 +416,18 @@ impl<F> Walk<F> {
         helpers: Option<&dyn Helpers>,
     ) -> End<F> {
         /// Closes the gate and waits for the helpers inside, also when a chunk panics.
-        struct Close<'a>(&'a AtomicUsize, Option<&'a dyn Helpers>);
-        impl Drop for Close<'_> {
+        struct Close<'a, F, L>(&'a Walk<F>, &'a Leader<'a, L>);
+        impl<F, L> Drop for Close<'_, F, L> {
             fn drop(&mut self) {
-                self.0.fetch_and(!OPEN, Ordering::Relaxed);
-                if let Some(helpers) = self.1 {
-                    helpers.dismiss();
-                }
-                let mut patience = Patience::default();
-                while self.0.load(Ordering::Acquire) != 0 {
-                    patience.wait();
-                }
+                self.1.close(self.0);
+                self.0.see_off();
             }
         }
-        let close = Close(&self.gate, helpers);
-        if let Some(helpers) = helpers {
-            self.gate.store(OPEN, Ordering::Release);
-            helpers.summon();
-        }
-        let walked = match limit {
-            None => self.walk(task, |_, _| ()),
-            Some(limit) => self.walk(task, |index, step| {
-                let begun = index > from.0 || index == from.0 && step.claimed.load(Ordering::Relaxed) > from.1;
-                match limit(begun) {
-                    Word::Pause if begun => self.tell(PAUSE),
-                    Word::Pause | Word::GoOn => {}
-                    Word::Cancel => self.tell(CANCEL),
-                }
-            }),
-        };
-        let all = walked.and_then(|()| self.steps.iter().try_for_each(|step| self.wait(step)));
+        let leader = Leader { from, limit, helpers, is_open: Cell::new(false) };
+        let close = Close(self, &leader);
+        leader.ask_for_help(self);
+        let walked = self.walk(task, &leader);
+        let all = walked.and_then(|()| self.steps.iter().try_for_each(|step| self.wait(step, &leader)));
         drop(close);
         if all.is_ok() {
             return End::Done;

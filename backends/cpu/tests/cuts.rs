@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{block, contents, cpu, floats, memory, node, reductions, tensor};
+use common::{attention, block, contents, cpu, floats, memory, node, reductions, tensor};
 use entensor_components::{
     Backend, BackendError, CancelToken, Cursor, DType, MemoryHandle, Op, PreparedSplit, Progress, RunLimit, SortOrder,
     SplitDesc,
@@ -40,8 +40,9 @@ fn go_on(prepared: &dyn PreparedSplit, memories: &[MemoryHandle], from: Cursor, 
 }
 
 /// Steps of every kind that use work memory, beside each other and one after the other.
-fn examples() -> [Example; 3] {
-    [block(128, 40, 2), reductions(3000, 7), reductions(64, 300)]
+fn examples() -> [Example; 5] {
+    let (few, many) = (attention(1, 3000, 2000), attention(40, 700, 600));
+    [block(128, 40, 2), reductions(3000, 7), reductions(64, 300), few, many]
 }
 
 #[test]

@@ -17,25 +17,28 @@ mod sync {
         atomic::{AtomicUsize, Ordering},
     };
 
-    pub(crate) const LOOKOUT_SPINS: u32 = 1;
-
+    /// Nobody spins: whoever has to wait sleeps at once, so that every order of falling asleep and being woken is tried.
     #[derive(Default)]
     pub(crate) struct Patience(());
 
     impl Patience {
-        pub(crate) fn wait(&mut self) {
-            loom::thread::yield_now();
+        pub(crate) fn spin(&mut self) -> bool {
+            false
         }
     }
 }
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize as Plain, Ordering::Relaxed},
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize as Plain, Ordering::Relaxed},
+    },
 };
 
 use bell::{Bell, Help};
 use loom::{sync::atomic::AtomicUsize, thread};
+use sync::Patience;
 use walk::{End, Helpers, StepShape, Task, Walk, Word};
 
 /// Steps of chunks that count how often they ran. Every chunk checks that memory is bound, and that the steps it depends on are done.
@@ -116,7 +119,7 @@ impl Help for Model {
     }
 
     fn help(&self) {
-        self.walk.help(self);
+        self.walk.help(self, usize::MAX);
     }
 }
 
@@ -124,15 +127,49 @@ impl Help for Model {
 struct Jobs;
 
 impl Helpers for Jobs {
+    fn are_resting(&self) -> bool {
+        false
+    }
+
     fn summon(&self) {}
 
     fn dismiss(&self) {}
+
+    fn were_late(&self, _patience: &Patience) {}
+}
+
+/// Helpers that rest for so many chunks of the caller's whenever one of them was late.
+struct Weary {
+    rest: usize,
+    left: Cell<usize>,
+}
+
+impl Helpers for Weary {
+    fn are_resting(&self) -> bool {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        left > 0
+    }
+
+    fn summon(&self) {}
+
+    fn dismiss(&self) {}
+
+    fn were_late(&self, _patience: &Patience) {
+        self.left.set(self.rest + 1);
+    }
 }
 
 /// Helpers that sleep until they are called.
 struct Called<'a>(&'a Bell<Model>, &'a Arc<Model>);
 
 impl Helpers for Called<'_> {
+    fn are_resting(&self) -> bool {
+        false
+    }
+
+    fn were_late(&self, _patience: &Patience) {}
+
     fn summon(&self) {
         self.0.ring(self.1);
     }
@@ -270,6 +307,36 @@ fn a_failure_of_anybody_ends_the_run_once() {
         assert_eq!(model.lead((0, 0), go_on, Some(&Jobs)), End::Failed("failed"));
         assert_eq!(model.counts()[3], 0, "a step behind the failure ran");
         job.join().expect("it ends");
+    });
+}
+
+/// The gate closes and opens again in the middle of a run.
+#[test]
+fn a_helper_that_was_late_leaves_and_may_come_back() {
+    for rest in [0, 1, 2] {
+        check(&format!("a rest of {rest} chunks"), 2, move || {
+            let model = Arc::new(Model::new(&steps(&[(2, 0), (2, 1)]), 1));
+            let job = job(&model);
+            let weary = Weary { rest, left: Cell::new(0) };
+            assert_eq!(model.lead((0, 0), go_on, Some(&weary)), End::Done);
+            assert_eq!(model.counts(), [1; 4]);
+            job.join().expect("it ends");
+        });
+    }
+}
+
+/// Helpers that take turns: each takes a few chunks, and comes back as long as there are more.
+#[test]
+fn a_job_that_takes_turns_takes_part_again() {
+    check("turns of one chunk", 2, || {
+        let model = Arc::new(Model::new(&steps(&[(2, 0), (2, 1)]), 1));
+        let turns = {
+            let model = Arc::clone(&model);
+            thread::spawn(move || while model.walk.help(&*model, 1) {})
+        };
+        assert_eq!(model.lead((0, 0), go_on, Some(&Jobs)), End::Done);
+        assert_eq!(model.counts(), [1; 4]);
+        turns.join().expect("it ends");
     });
 }
 

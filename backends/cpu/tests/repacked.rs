@@ -45,7 +45,7 @@ fn products_of_repacked_weights_have_the_bits_of_plain_ones() {
                 CpuBackend::new(CpuConfig { threads: Some(threads), simd, ..CpuConfig::default() }).expect("a cpu");
             for dtype in REPACKABLE {
                 for (k, m, planes) in [(32, 1, 1), (64, 7, 1), (64, 8, 1), (96, 19, 2), (256, 64, 1), (512, 150, 1)] {
-                    for n in [1, 3, 4, 6] {
+                    for n in [1, 3, 4, 6, 17, 40] {
                         let weights = tensor(0, 40, dtype, &[k, m, planes]);
                         let x = tensor(1, 0, DType::F32, &[k, n, planes * 2]);
                         let out = tensor(2, 0, DType::F32, &[m, n, planes * 2]);

@@ -103,6 +103,51 @@ fn a_busy_pool_delays_nothing() {
 }
 
 #[test]
+fn any_number_of_threads_works() {
+    let expected = run(&cpu(1), 2, 3);
+    for threads in [0, 1, 10_000, usize::MAX] {
+        let backend = cpu(threads);
+        assert!(backend.threads() >= 1 && backend.threads() <= threads.max(1), "{threads} asked for");
+        assert_eq!(run(&backend, 2, 3), expected, "{threads} threads");
+        let shared = pool(2);
+        assert_eq!(run(&on_pool(&shared, Some(threads)), 2, 3), expected, "{threads} threads with a pool");
+    }
+}
+
+/// Workers that wait for the caller, from before the run until after it: it finishes alone.
+#[test]
+fn workers_that_wait_for_the_caller_hang_nothing() {
+    let shared = pool(2);
+    let backend = on_pool(&shared, None);
+    let expected = run(&cpu(1), 2, 3);
+    let both = Barrier::new(3);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                shared.install(|| {
+                    both.wait();
+                    both.wait();
+                });
+            });
+        }
+        both.wait();
+        assert_eq!(run(&backend, 2, 3), expected);
+        both.wait();
+    });
+}
+
+#[test]
+fn backends_share_a_pool() {
+    let shared = pool(2);
+    let expected = run(&cpu(1), 2, 10);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| assert_eq!(run(&on_pool(&shared, None), 2, 10), expected));
+        }
+    });
+}
+
+#[test]
 fn called_from_inside_the_pool() {
     let expected = run(&cpu(1), 2, 5);
     for workers in [1, 2, 4] {

@@ -8,7 +8,7 @@ use std::{
 
 use entensor::components::DType;
 use entensor_models::{
-    arch,
+    arch::LlamaConfig,
     gguf::GgufFile,
     quantize::{KeepRule, Quantization, QuantizeConfig},
 };
@@ -58,7 +58,7 @@ fn config(weights: &str, input: &GgufFile) -> Result<QuantizeConfig, Box<dyn Err
     if weights != "q4_K_M" {
         return Err(format!("`{weights}` is no dtype").into());
     }
-    let layers = arch::from_header(input.header())?.layers;
+    let layers = LlamaConfig::from_header(input.header())?.layers;
     let (first, last) = (layers / 8, 7 * layers / 8);
     let finer = (0..layers).filter(|&layer| layer < first || layer >= last || (layer - first) % 3 == 2);
     let finer = finer.flat_map(|layer| ["attn_v", "ffn_down"].map(|part| format!("blk.{layer}.{part}.weight")));

@@ -3,10 +3,7 @@
 use std::{error::Error, path::Path, process::Command, time::Duration};
 
 use entensor_benches::limits::{self, Memory, Rate};
-use entensor_models::{
-    arch::{self, LlamaConfig},
-    gguf::GgufFile,
-};
+use entensor_models::{arch::LlamaConfig, gguf::GgufFile};
 
 use crate::{
     ours,
@@ -159,7 +156,7 @@ struct Work {
 
 impl Work {
     fn of(file: &GgufFile) -> Result<Self, Box<dyn Error>> {
-        let config = arch::from_header(file.header())?;
+        let config = LlamaConfig::from_header(file.header())?;
         let tensors = || file.tensors().iter();
         let layers = tensors().filter(|tensor| tensor.name.starts_with("blk."));
         let matrices = layers.filter(|tensor| tensor.shape[1] > 1);

@@ -111,6 +111,16 @@ pub enum BackendError {
         /// What it makes, its default first.
         known: Vec<String>,
     },
+    /// A buffer type that a backend makes, but not for planned memory.
+    #[error("`{backend}` cannot plan memory of type `{buffer_type}`: {reason}; leave it to single buffers")]
+    UnsuitedBufferType {
+        /// The backend.
+        backend: Arc<str>,
+        /// The type that was asked for.
+        buffer_type: Arc<str>,
+        /// What stands against it.
+        reason: &'static str,
+    },
     /// Host memory that cannot be used in place.
     #[error(
         "host memory that starts {past_bytes} bytes behind a multiple of {align_bytes} cannot be used in place; import it from an aligned \

@@ -8,6 +8,7 @@
 
 mod buffer;
 mod capabilities;
+mod configured;
 mod error;
 mod queue;
 mod split;
@@ -16,15 +17,17 @@ use std::{any::Any, sync::Arc, time::Duration};
 
 pub use buffer::{DeviceBuffer, MemoryReport};
 pub use capabilities::{BufferTypeInfo, Capabilities, IMPORT_ALIGN_BYTES, Support, dtype_refusal};
+pub use configured::{BackendConfig, Configured, OffloadPolicy};
 pub use error::BackendError;
 pub use queue::{QueueKind, Readback, Ticket};
 pub use split::{
-    CancelToken, Cursor, MemorySlot, NodeDesc, PreparedSplit, Progress, RunLimit, SplitDesc, SplitView, TensorRef,
+    CancelToken, Cursor, HeldSplit, MemorySlot, NodeDesc, PreparedSplit, Progress, RunLimit, SplitDesc, SplitView,
+    TensorRef,
 };
 
 use crate::{
     memory::{BufferKey, ByteRows, ImportedBytes, MemoryHandle, RowsReadback, Usage},
-    op::OpDesc,
+    op::{OpDesc, OpKind},
     shape::TensorDesc,
 };
 
@@ -40,10 +43,16 @@ pub trait Backend: Send + Sync {
     /// about leaves and view ops, which every backend supports.
     fn support(&self, op: &OpDesc<'_>) -> Support;
 
-    /// Whether uploading the host weights of this op is worth it. By default compares the op's batch with
-    /// [`Capabilities::offload_batch`].
+    /// From which batch on uploading the host weights of an op is worth it; `None` for never. By default
+    /// [`Capabilities::offload_batch`], whatever the op. Pure and cheap.
+    fn offload_batch(&self, op: OpKind) -> Option<u64> {
+        let _ = op;
+        self.capabilities().offload_batch
+    }
+
+    /// Whether uploading the host weights of this op is worth it. By default compares its batch with [`Self::offload_batch`].
     fn wants_offload(&self, op: &OpDesc<'_>) -> bool {
-        self.capabilities().offload_batch.is_some_and(|threshold| op.batch() >= threshold)
+        self.offload_batch(op.op.kind()).is_some_and(|threshold| op.batch() >= threshold)
     }
 
     /// Bytes that a tensor takes in its buffers, padding included.

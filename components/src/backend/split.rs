@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{BackendError, Ticket};
@@ -66,6 +66,12 @@ pub trait SplitView {
 
     /// How many memories a run is given.
     fn memory_slots(&self) -> u32;
+
+    /// Whether anybody outside of the split may read the result of the node at this place: another split, a copy, or the user. What nobody
+    /// but later nodes of the split reads, a backend need not write. True where it is not known.
+    fn is_read_elsewhere(&self, _index: usize) -> bool {
+        true
+    }
 }
 
 impl SplitView for SplitDesc {
@@ -203,4 +209,49 @@ pub trait PreparedSplit: Send + Sync {
         }
         self.submit(memory).map(Progress::Done)
     }
+
+    /// Binds and locks these memories, one per [`MemorySlot`], for as many runs as the caller likes. Nobody else gets at them meanwhile. `None`
+    /// where the backend cannot keep them, or gains nothing by it: then the split is submitted run by run.
+    ///
+    /// **Blocking.** Until the memories are free. While the split is held, [`Self::submit`] on it waits.
+    ///
+    /// # Errors
+    /// As [`Self::submit`], but for errors of nodes.
+    fn hold<'a>(&'a self, _memory: &'a [MemoryHandle]) -> Result<Option<Box<dyn HeldSplit + 'a>>, BackendError> {
+        Ok(None)
+    }
+
+    /// As [`Self::run_from`], and says how long nodes took: with the place of a node in the split, each time a step for it ends. A node may
+    /// have several steps, and a step may compute several nodes, of which it names one. Steps that overlap are told apart as the calling thread
+    /// comes to them, so that all times together are no more than the call's. For profiles: results are those of a run that is not timed.
+    ///
+    /// By default nothing is said of nodes.
+    ///
+    /// # Errors
+    /// As [`Self::run_from`].
+    fn run_timed(
+        &self,
+        memory: &[MemoryHandle],
+        from: Cursor,
+        limit: &RunLimit<'_>,
+        took: &mut dyn FnMut(usize, Duration),
+    ) -> Result<Progress, BackendError> {
+        let _ = took;
+        self.run_from(memory, from, limit)
+    }
+}
+
+/// A split whose memories are bound and locked: [`PreparedSplit::hold`].
+pub trait HeldSplit {
+    /// Runs all nodes. Blocks, and allocates nothing.
+    ///
+    /// # Errors
+    /// As [`PreparedSplit::submit`].
+    fn run(&mut self) -> Result<(), BackendError>;
+
+    /// The bytes of a memory; `None` for one that the split does not use.
+    fn bytes(&self, slot: MemorySlot) -> Option<&[u8]>;
+
+    /// The bytes of a memory, to write; `None` for one that the split does not write.
+    fn bytes_mut(&mut self, slot: MemorySlot) -> Option<&mut [u8]>;
 }

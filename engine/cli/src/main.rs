@@ -12,6 +12,7 @@ mod loading;
 mod output;
 mod plan_dot;
 mod plan_json;
+mod profile;
 mod sampling;
 mod subject;
 

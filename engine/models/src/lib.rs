@@ -27,7 +27,7 @@ mod session;
 pub mod tokenizer;
 
 pub use model::{LanguageModel, LoadStage, ModelLoad, WeightMemory};
-pub use session::{CACHE_BUCKET_ROWS, Logits, MICRO_BATCH_TOKENS, Session, SessionConfig};
+pub use session::{Logits, MICRO_BATCH_TOKENS, Session, SessionConfig};
 
 /// Anything that can go wrong in this crate.
 #[derive(Debug, thiserror::Error)]

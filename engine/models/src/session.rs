@@ -1,7 +1,8 @@
 //! One conversation with a model: a key-value cache, a position, and graphs that are kept for the shapes they serve.
 //!
-//! Position is data, not topology. Cache rows are written by index, and the cache is read in buckets of 256 rows with a mask for
-//! the rest, so that inside a bucket every decoded token runs the same plan: nothing is planned and nothing is allocated.
+//! Position is data, not topology. Cache rows are written by index, and a mask says which of them a token may look at. Attention skips
+//! what is masked for all, so every decoded token runs the same plan and costs what is in use of the cache: nothing is planned and
+//! nothing is allocated. Only where the mask itself would be large do graphs read a part of the cache, in doublings.
 
 use std::borrow::BorrowMut;
 
@@ -17,8 +18,11 @@ use crate::{
     model::LanguageModel,
 };
 
-/// Rows of the cache that a plan's reads grow by.
-pub const CACHE_BUCKET_ROWS: u32 = 256;
+/// Elements of a mask (two bytes each) up to which a graph reads all rows of the cache, whatever is in use of them.
+const WHOLE_MASK_ELEMENTS: u64 = 1 << 16;
+
+/// Rows that a graph reads at least where it does not read all.
+const FEWEST_ROWS: u32 = 256;
 
 /// Most tokens that run at once.
 pub const MICRO_BATCH_TOKENS: u32 = 512;
@@ -214,7 +218,7 @@ impl Session {
                 Logits::All => count,
                 Logits::Last => 1,
             };
-            let shape = StepShape { tokens: count, cache_rows: self.bucket(self.position + count), outputs };
+            let shape = StepShape { tokens: count, cache_rows: self.cache_rows(count), outputs };
             let read = matches!(wanted, Logits::All) || i + 1 == pieces;
             self.run_piece(engine, model, shape, piece, read)?;
             if read {
@@ -306,9 +310,14 @@ impl Session {
         }
     }
 
-    /// Rows that attention reads when `used` are in use.
-    fn bucket(&self, used: u32) -> u32 {
-        used.next_multiple_of(CACHE_BUCKET_ROWS).min(self.config.context)
+    /// Rows of the cache that a graph for the next tokens reads.
+    fn cache_rows(&self, tokens: u32) -> u32 {
+        let context = self.config.context;
+        if u64::from(tokens) * u64::from(context) <= WHOLE_MASK_ELEMENTS {
+            return context;
+        }
+        // The context fits into 31 bits.
+        (self.position + tokens).next_power_of_two().max(FEWEST_ROWS).min(context)
     }
 
     /// The graph of a shape, built if it is not kept.
@@ -409,7 +418,7 @@ impl Session {
             Logits::All => count,
             Logits::Last => 1,
         };
-        let shape = StepShape { tokens: count, cache_rows: self.bucket(self.position + count), outputs };
+        let shape = StepShape { tokens: count, cache_rows: self.cache_rows(count), outputs };
         let step = self.step_of(engine, model, shape)?;
         self.write_inputs(engine, step, tokens)?;
         Ok(self.steps[step].graph)
@@ -435,7 +444,7 @@ impl Session {
             let (used, context) = (self.position, self.config.context);
             return Err(ModelError::ContextFull { tokens: tokens as usize, used, context });
         }
-        let shape = StepShape { tokens, cache_rows: self.bucket(self.position + tokens), outputs: 1 };
+        let shape = StepShape { tokens, cache_rows: self.cache_rows(tokens), outputs: 1 };
         let step = self.step_of(engine, model, shape)?;
         Ok(self.steps[step].graph)
     }

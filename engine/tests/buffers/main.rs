@@ -1,5 +1,6 @@
 //! Buffers as an engine's users meet them.
 
+mod configured;
 mod mistakes;
 mod parts;
 mod private;

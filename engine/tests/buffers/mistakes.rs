@@ -5,7 +5,7 @@ use std::sync::Arc;
 use entensor::{
     BackendError, BackendIndex, DType, Engine, EngineError, GraphBuilder, ImportedBytes, SetPlace, Shape, TensorId,
     TensorRequest, Usage,
-    components::{TensorBundle, TensorDesc},
+    components::{StoredIn, TensorBundle, TensorDesc},
 };
 
 use crate::with_device;
@@ -155,4 +155,25 @@ fn a_copy_between_different_layouts_is_refused() {
     let refused = engine.copy_tensor(&from, &weights);
     assert!(matches!(refused, Err(EngineError::Backend { source: BackendError::ReadOnly, .. })), "{refused:?}");
     engine.copy_tensor(&weights, &from).expect("it may be read");
+}
+
+/// Components can be edited by hand before any pass has seen them.
+#[test]
+fn tensors_that_were_edited_by_hand_are_refused() {
+    let Engines { mut engine, .. } = engines();
+    for dims in [[u64::MAX, 1, 1, 1], [1 << 61, 1, 1, 1], [1 << 31, 1 << 31, 1 << 31, 1]] {
+        let state = engine.state("state", DType::F32, &[4]).expect("small");
+        engine.world_mut().entity_mut(state.entity).insert(Shape(dims));
+        let error = engine.write_tensor(&state, &[0.0_f32; 4]).expect_err("no such shape");
+        assert!(matches!(error, EngineError::NotPacked { .. } | EngineError::WrongLength { .. }), "{error}");
+        assert!(engine.read_tensor(&state, &mut [0.0_f32; 4]).is_err());
+    }
+    let state = engine.state("state", DType::F32, &[4]).expect("small");
+    let Some(StoredIn(Some(mut stored))) = engine.world().get::<StoredIn>(state.entity).copied() else {
+        panic!("it has memory of its own");
+    };
+    stored.offset_bytes = u64::MAX - 1;
+    engine.world_mut().entity_mut(state.entity).insert(StoredIn(Some(stored)));
+    let error = engine.write_tensor(&state, &[0.0_f32; 4]).expect_err("outside");
+    assert!(matches!(error, EngineError::Backend { source: BackendError::OutOfBounds { .. }, .. }), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use entensor::{Engine, components::Backend};
+use entensor::{Engine, RunLimit, components::Backend};
 use entensor_systems::{GraphPlan, Step};
 
 use crate::machine::{Chain, ChainShape, Expected, Machine, SEEDS};
@@ -94,4 +94,32 @@ fn report_42_two_worlds_on_one_device_from_two_threads() {
         assert_eq!(left, 0, "both engines are gone, and what they allocated");
         assert_eq!(Arc::strong_count(&machine.host), 1, "nobody keeps a backend");
     }
+}
+
+/// A graph whose last run is paused may have older ones under way, and those keep their arena until they are over.
+#[test]
+fn a_paused_run_hides_no_older_one_from_other_graphs() {
+    let no_time = || RunLimit { deadline: Some(std::time::Instant::now()), cancel: None };
+    let mut paused = 0;
+    for seed in 0..SEEDS {
+        let shape = ChainShape { seed: seed % 40, nodes: 9, copies: 2 };
+        let machine = Machine::of(seed, 2);
+        let mut engine = machine.engine();
+        let arena = engine.new_arena();
+        let first = Chain::on(&mut engine, shape, |g| {
+            g.share_arena(arena);
+        });
+        let other = Chain::on(&mut engine, ChainShape { seed: seed % 7, copies: 1, ..shape }, |g| {
+            g.share_arena(arena);
+        });
+        let mut expected = Expected::new(ChainShape { seed: seed % 7, copies: 1, ..shape });
+        first.write(&mut engine, 1).expect("inputs");
+        engine.run_async(first.graph).expect("submitted");
+        first.write(&mut engine, 2).expect("inputs");
+        engine.run_until(first.graph, &no_time()).expect("nothing fails");
+        paused += u64::from(engine.is_paused(first.graph) && engine.in_flight(first.graph) == 2);
+        assert_eq!(other.compute(&mut engine, 3), Ok(expected.of(3)), "seed {seed}");
+        machine.assert_no_race(seed);
+    }
+    assert!(paused > SEEDS / 4, "{paused} of {SEEDS} graphs had an older run under way");
 }

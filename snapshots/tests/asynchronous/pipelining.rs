@@ -183,6 +183,26 @@ fn submitting_waits_for_nothing() {
     assert_eq!((machine.world.now_ns(), machine.world.pending()), (5000, 0), "four uploads and the last computation");
 }
 
+/// Who waits for a late run has no more time for those before it.
+#[test]
+fn waiting_for_a_late_run_keeps_to_its_time() {
+    let machine = Machine::new(1, [device("device0", 1)]);
+    let mut engine = machine.engine();
+    let (graph, x, _) = stages(&mut engine, 4);
+    let mut last = None;
+    for round in 0..4 {
+        engine.write(graph, x, &vec![round as f32; usize::try_from(ELEMENTS).expect("small")]).expect("an input");
+        last = Some(engine.run_async(graph).expect("submitted"));
+    }
+    let last = last.expect("there were four");
+    let mut calls = 0;
+    while !engine.wait_for(last, std::time::Duration::ZERO).expect("all goes well") {
+        calls += 1;
+        assert!(calls < 200, "every call does something");
+    }
+    assert!(calls > 4, "{calls} calls without time finished four runs");
+}
+
 /// A game polls once a frame and never waits.
 #[test]
 fn a_graph_that_is_only_polled_gets_done() {

@@ -12,7 +12,7 @@ mod walk;
 use std::time::Instant;
 
 use bevy_ecs::prelude::*;
-use entensor_components::{CancelToken, MemoryHandle, RunLimit};
+use entensor_components::{CancelToken, GraphName, MemoryHandle, RunLimit};
 
 pub use runs::GraphRuns;
 pub use walk::{Mode, RunState};
@@ -21,6 +21,7 @@ use crate::{
     columns::Planning,
     error::PlanError,
     plan::Plan,
+    profile::Profile,
     publish::GraphPlan,
     status::{PassResult, PlanStatus},
 };
@@ -38,14 +39,18 @@ pub struct RunLimits {
 pub fn compute(
     planning: Res<'_, Planning>,
     limits: Option<Res<'_, RunLimits>>,
-    mut graphs: Query<'_, '_, (&mut GraphPlan, &GraphRuns)>,
+    profile: Option<ResMut<'_, Profile>>,
+    mut graphs: Query<'_, '_, (&mut GraphPlan, &GraphRuns, &GraphName)>,
     mut status: ResMut<'_, PlanStatus>,
 ) -> PassResult {
-    let (mut graph, runs) = graphs.get_mut(planning.0).map_err(|_| PlanError::UnknownGraph)?;
+    let (mut graph, runs, name) = graphs.get_mut(planning.0).map_err(|_| PlanError::UnknownGraph)?;
     let slot = graph.slot;
     let limit = limits
         .as_ref()
         .map_or(RunLimit::NONE, |limits| RunLimit { deadline: limits.deadline, cancel: limits.cancel.as_ref() });
+    if let Some(mut profile) = profile {
+        runs.record(profile.recorder(planning.0, &name.0, &graph.plan));
+    }
     runs.submit(&graph.plan, &graph.binding, &graph.existing, slot, &limit)?;
     let slots = crate::columns::index_u32(graph.plan.programs.len());
     graph.slot = (slot + 1) % slots.max(1);
@@ -62,7 +67,7 @@ pub fn run_plan(plan: &Plan, memory: &[MemoryHandle], slot: u32) -> Result<(), P
     if memory.len() < plan.memory_count() {
         return Err(PlanError::Unbound { needed: plan.memory_count(), bound: memory.len() });
     }
-    let mut state = RunState::start(plan, slot);
+    let mut state = RunState::start(plan, slot, None);
     let submitted = state.advance(plan, memory, slot, None, Mode::Wait, &RunLimit::NONE);
     let done = submitted.and_then(|_| state.settle(plan, slot, Mode::Wait, &RunLimit::NONE));
     if done.is_err() {

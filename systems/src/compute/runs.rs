@@ -9,7 +9,7 @@ use bevy_ecs::prelude::*;
 use entensor_components::{DeviceBuffer, MemoryHandle, RunLimit};
 
 use super::walk::{Mode, RunState};
-use crate::{error::PlanError, plan::Plan};
+use crate::{error::PlanError, plan::Plan, profile::Recorder};
 
 /// Errors of runs that are kept until somebody asks for them; older ones go first.
 const MOST_FAILED: usize = 16;
@@ -26,6 +26,12 @@ struct Run {
 }
 
 impl Run {
+    /// What this run may do while somebody waits for the run of a number with a limit: all share the caller's time, and only the one
+    /// that is waited for is cancelled.
+    fn limit<'a>(&self, number: u64, limit: &RunLimit<'a>) -> RunLimit<'a> {
+        RunLimit { cancel: limit.cancel.filter(|_| self.number == number), ..*limit }
+    }
+
     fn abandon(mut self) {
         self.state.abandon(&self.plan);
         self.state.end(&self.plan);
@@ -45,6 +51,8 @@ struct Runs {
     failed: VecDeque<(u64, PlanError)>,
     /// Which run's results each slot holds.
     results: Vec<Option<u64>>,
+    /// Takes the times of runs, if somebody wants them.
+    recorder: Option<Arc<Recorder>>,
     spare: Vec<Spare>,
 }
 
@@ -59,6 +67,14 @@ pub struct GraphRuns(Mutex<Runs>);
 impl GraphRuns {
     fn lock(&self) -> MutexGuard<'_, Runs> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the times of runs be taken from the next one on, as long as the recorder's profile exists.
+    pub fn record(&self, recorder: &Arc<Recorder>) {
+        let recorded = &mut self.lock().recorder;
+        if !recorded.as_ref().is_some_and(|recorded| Arc::ptr_eq(recorded, recorder)) {
+            *recorded = Some(Arc::clone(recorder));
+        }
     }
 
     /// Submits a run in a slot, and gives its number. Waits for the slot's last run if that is still under way; otherwise
@@ -85,7 +101,7 @@ impl GraphRuns {
         let (mut own_memory, mut own_existing) = runs.spare.pop().unwrap_or_default();
         own_memory.extend_from_slice(memory);
         own_existing.extend_from_slice(existing);
-        let state = RunState::start(plan, slot);
+        let state = RunState::start(plan, slot, runs.recorder.as_ref());
         let (memory, existing) = (own_memory, own_existing);
         runs.flight.push_back(Run { number, plan: Arc::clone(plan), memory, existing, slot, state });
         runs.advance(0, number, limit);
@@ -227,7 +243,7 @@ impl Runs {
         self.failed.push_back((number, error));
     }
 
-    /// Goes on with every run from one on, oldest first, one staying behind the other. The limit is for the run of this number.
+    /// Goes on with every run from one on, oldest first, one staying behind the other.
     fn advance(&mut self, first: usize, number: u64, limit: &RunLimit<'_>) {
         let mut at = first;
         while at < self.flight.len() {
@@ -235,8 +251,7 @@ impl Runs {
             let run = &mut rest[0];
             // Only runs of one plan in different slots are under way at once.
             let previous = before.last().map(|run| &run.state);
-            let limit = if run.number == number { limit } else { &RunLimit::NONE };
-            match run.state.advance(&run.plan, &run.memory, run.slot, previous, Mode::Try, limit) {
+            match run.state.advance(&run.plan, &run.memory, run.slot, previous, Mode::Try, &run.limit(number, limit)) {
                 Ok(_) => at += 1,
                 Err(error) => self.drop_failed(at, error),
             }
@@ -258,8 +273,8 @@ impl Runs {
             if run.state.next() < steps {
                 return;
             }
-            let limit = if run.number == number { limit } else { &RunLimit::NONE };
-            match run.state.settle(&run.plan, run.slot, mode, limit) {
+            let limit = run.limit(number, limit);
+            match run.state.settle(&run.plan, run.slot, mode, &limit) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
@@ -273,7 +288,8 @@ impl Runs {
                 self.results.resize(slot + 1, None);
             }
             self.results[slot] = Some(run.number);
-            let Run { plan, mut memory, mut existing, state, .. } = run;
+            let Run { plan, mut memory, mut existing, mut state, .. } = run;
+            state.note_time();
             state.end(&plan);
             memory.clear();
             existing.clear();
@@ -284,10 +300,10 @@ impl Runs {
     /// Waits until the run of this number is over, or its limit is reached.
     fn finish(&mut self, number: u64, limit: &RunLimit<'_>) {
         while let Some(oldest) = self.flight.front_mut().filter(|oldest| oldest.number <= number) {
-            let is_asked = oldest.number == number;
-            let own = if is_asked { limit } else { &RunLimit::NONE };
+            let own = oldest.limit(number, limit);
             // The oldest may wait for devices; the others follow it as far as they can.
-            match oldest.state.advance(&oldest.plan, &oldest.memory, oldest.slot, None, Mode::Wait, own) {
+            match oldest.state.advance(&oldest.plan, &oldest.memory, oldest.slot, None, Mode::Wait, &own) {
+                Ok(_) if limit.is_over() => {}
                 Ok(_) => self.advance(1, number, limit),
                 Err(error) => {
                     self.drop_failed(0, error);
@@ -295,8 +311,8 @@ impl Runs {
                 }
             }
             let oldest = self.flight.front().map_or(number, |oldest| oldest.number.min(number));
-            self.retire(Mode::Wait, oldest, own);
-            if is_asked && limit.is_over() {
+            self.retire(Mode::Wait, oldest, &own);
+            if limit.is_over() {
                 return;
             }
         }

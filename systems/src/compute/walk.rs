@@ -10,6 +10,7 @@ use entensor_components::{Backend, BackendError, Cursor, MemoryHandle, Progress,
 use crate::{
     error::PlanError,
     plan::{Plan, Step},
+    profile::{Recorder, Watch},
 };
 
 /// Whether the walk may wait.
@@ -32,6 +33,8 @@ struct Submitted {
     step: usize,
     backend: u32,
     ticket: Ticket,
+    /// When, if that is wanted.
+    since: Option<Instant>,
 }
 
 /// How far a run is: what it submitted, and the events that it recorded. Kept by the plan between runs, so that a run
@@ -47,26 +50,37 @@ pub struct RunState {
     next: usize,
     /// The place in that step.
     cursor: Cursor,
+    /// Takes the run's times, if they are wanted.
+    watch: Option<Watch>,
 }
 
 impl RunState {
     /// The state of a run that has not begun.
-    pub(super) fn start(plan: &Plan, slot: u32) -> Self {
+    pub(super) fn start(plan: &Plan, slot: u32, recorder: Option<&Arc<Recorder>>) -> Self {
         let mut state = plan.spare.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         let events = plan.programs[slot as usize % plan.programs.len()].events;
         state.events.clear();
         state.events.resize(events as usize, None);
         state.submitted.clear();
         (state.done, state.next, state.cursor) = (0, 0, Cursor::START);
+        state.watch = recorder.and_then(|recorder| Watch::start(recorder, plan));
         state
     }
 
     /// Gives the state back for another run.
-    pub(super) fn end(self, plan: &Plan) {
+    pub(super) fn end(mut self, plan: &Plan) {
+        self.watch = None;
         let mut spare = plan.spare.lock().unwrap_or_else(PoisonError::into_inner);
         // No more than can be under way at once.
         if spare.len() < plan.programs.len().max(2) {
             spare.push(self);
+        }
+    }
+
+    /// The run is over, and had no error: its time counts.
+    pub(super) fn note_time(&mut self) {
+        if let Some(watch) = self.watch.take() {
+            watch.end();
         }
     }
 
@@ -97,6 +111,7 @@ impl RunState {
             if previous.is_some_and(|previous| previous.next < behind) {
                 return Ok(false);
             }
+            let since = self.watch.as_ref().and_then(Watch::now);
             let result = match step {
                 _ if limit.is_cancelled() => Err(BackendError::Cancelled),
                 Step::Copy { split, from, from_backend, to, .. } => {
@@ -112,22 +127,34 @@ impl RunState {
                         from.offset_bytes,
                         bytes,
                     );
-                    copied.map(|ticket| self.note(to_backend, ticket))
+                    copied.map(|ticket| self.note(step, to_backend, ticket, since))
                 }
                 Step::Launch { split } => {
                     let prepared = &*program.prepared[*split as usize];
                     let backend = plan.splits[*split as usize].backend;
-                    if handle(plan, backend).capabilities().asynchronous || limit.is_none() {
-                        prepared.submit(memory).map(|ticket| self.note(backend, ticket))
+                    let is_asynchronous = handle(plan, backend).capabilities().asynchronous;
+                    if is_asynchronous || limit.is_none() && since.is_none() {
+                        prepared.submit(memory).map(|ticket| self.note(step, backend, ticket, since))
                     } else {
-                        match prepared.run_from(memory, self.cursor, limit) {
+                        let ran = match (&self.watch, since) {
+                            (Some(watch), Some(_)) => {
+                                let first = plan.splits[*split as usize].nodes.start as usize;
+                                let mut took = |node: usize, time| watch.node(first + node, time);
+                                prepared.run_timed(memory, self.cursor, limit, &mut took)
+                            }
+                            _ => prepared.run_from(memory, self.cursor, limit),
+                        };
+                        match ran {
                             Ok(Progress::Done(ticket)) => {
                                 self.cursor = Cursor::START;
-                                self.note(backend, ticket);
+                                self.note(step, backend, ticket, since);
                                 Ok(())
                             }
                             Ok(Progress::Paused(cursor)) => {
                                 self.cursor = cursor;
+                                if let (Some(watch), Some(since)) = (&mut self.watch, since) {
+                                    watch.piece(since);
+                                }
                                 return Ok(false);
                             }
                             Err(error) => Err(error),
@@ -164,9 +191,11 @@ impl RunState {
         Ok(true)
     }
 
-    fn note(&mut self, backend: u32, ticket: Ticket) {
+    fn note(&mut self, step: &Step, backend: u32, ticket: Ticket, since: Option<Instant>) {
         if ticket != Ticket::Done {
-            self.submitted.push(Submitted { step: self.next, backend, ticket });
+            self.submitted.push(Submitted { step: self.next, backend, ticket, since });
+        } else if let (Some(watch), Some(since)) = (&mut self.watch, since) {
+            watch.step(step, since);
         }
     }
 
@@ -179,10 +208,13 @@ impl RunState {
         limit: &RunLimit<'_>,
     ) -> Result<bool, PlanError> {
         let program = &plan.programs[slot as usize % plan.programs.len()];
-        while let Some(&Submitted { step, backend, ticket }) = self.submitted.get(self.done) {
+        while let Some(&Submitted { step, backend, ticket, since }) = self.submitted.get(self.done) {
             let done = reached(handle(plan, backend), ticket, mode, limit);
             if !done.map_err(|source| failed(plan, step, &program.steps[step], source))? {
                 return Ok(false);
+            }
+            if let (Some(watch), Some(since)) = (&mut self.watch, since) {
+                watch.step(&program.steps[step], since);
             }
             self.done += 1;
         }

@@ -113,7 +113,7 @@ impl Plan {
         }
         let batch = self.batch(n);
         let (size_bytes, max_bytes) = (handle.allocation_bytes(&anchor.desc), handle.capabilities().max_buffer_bytes);
-        match handle.capabilities().offload_batch {
+        match handle.offload_batch(n.op.kind()) {
             None => format!("; {name} takes no work from the host (it has no offload threshold)"),
             Some(threshold) if batch < threshold && n.op.row().batch == BatchRule::Zero => {
                 format!("; looking up rows is never worth an upload to {name}")
@@ -130,7 +130,7 @@ impl Plan {
 
     fn why_offloaded(&self, n: &PlanNode<'_>, here: &str) -> String {
         let (batch, weights) = (self.batch(n), self.anchor_text(n));
-        match self.backends[n.backend as usize].handle.capabilities().offload_batch {
+        match self.backends[n.backend as usize].handle.offload_batch(n.op.kind()) {
             Some(threshold) if batch >= threshold => {
                 format!("batch {batch} reaches offload threshold {threshold} of {here}, although {weights}")
             }

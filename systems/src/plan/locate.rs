@@ -104,4 +104,16 @@ impl SplitView for SplitInSlot<'_> {
     fn memory_slots(&self) -> u32 {
         index_u32(self.plan.memory_count())
     }
+
+    fn is_read_elsewhere(&self, index: usize) -> bool {
+        let node = self.plan.split_nodes(self.split)[index] as usize;
+        let root = self.plan.table.roots.of(node);
+        let first = self.plan.allocation_of.get(root).and_then(|first| first.checked_sub(1));
+        // Memory that exists outlives the run.
+        let Some(allocation) = first.and_then(|first| self.plan.in_slot(first, self.slot)) else { return true };
+        // Steps are the copies of a split, then its nodes; outputs live to the last of all.
+        let behind = self.split.inputs.end + self.split.nodes.end;
+        let steps = index_u32(self.plan.split_inputs.len() + self.plan.launches.len());
+        allocation.last >= behind.min(steps.saturating_sub(1))
+    }
 }

@@ -18,10 +18,10 @@ pub use shown::unpublish;
 
 use crate::{
     cache::PlanCache,
-    columns::{GraphNodes, NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning},
+    columns::{NodeMemory, NodeOrder, PlacementSync, PlanSalt, Planning},
     compute::GraphRuns,
     error::{LiveTensor, PlanError},
-    fallback::{FellBack, PlannedCopies, fall_back},
+    fallback::{PlannedCopies, fall_back},
     index::Gathered,
     plan::{Binding, Plan, PlanBuffer, build_plan},
     status::{GraphStatus, PassResult, PlanCounters, PlanStatus},
@@ -147,8 +147,6 @@ pub fn publish(world: &mut World) -> PassResult {
     let mut planned = world.entity_mut(graph);
     planned.insert((plan, gathered, GraphStatus::Planned));
     planned.insert_if_new(GraphRuns::default());
-    let after = seen(world, graph);
-    absorb(world, graph, before, after);
     if world.resource::<PlacementSync>().0 {
         show_plan(world, graph);
     }
@@ -160,31 +158,9 @@ pub fn publish(world: &mut World) -> PassResult {
 pub fn show_plan(world: &mut World, graph: Entity) {
     let Some(current) = world.get::<GraphPlan>(graph).filter(|current| current.shown.is_none()) else { return };
     let (plan, entities) = (Arc::clone(&current.plan), Arc::clone(&current.entities));
-    let before = seen(world, graph);
     let shown = shown::show(world, graph, &plan, &entities);
     if let Some(mut current) = world.get_mut::<GraphPlan>(graph) {
         current.shown = Some(shown);
-    }
-    let after = seen(world, graph);
-    absorb(world, graph, before, after);
-}
-
-/// Copies that come and go are the plan's, and no change of the graph. What others changed before is one.
-fn absorb(world: &mut World, graph: Entity, before: Seen, after: Seen) {
-    if let Some(mut plan) = world.get_mut::<GraphPlan>(graph)
-        && plan.seen == before
-    {
-        plan.seen = after;
-    }
-    if let Some(mut gathered) = world.get_mut::<GraphNodes>(graph)
-        && (gathered.generation, gathered.shared_generation) == (before.generation, before.shared)
-    {
-        (gathered.generation, gathered.shared_generation) = (after.generation, after.shared);
-    }
-    if let Some(mut fell) = world.get_mut::<FellBack>(graph)
-        && fell.generation == before.generation
-    {
-        fell.generation = after.generation;
     }
 }
 

@@ -60,12 +60,12 @@ pub(crate) struct MatVec {
     pub(crate) k: usize,
     /// How many planes of activations share a plane of weights, on axes 2 and 3.
     pub(crate) group: [usize; 2],
-    pub(crate) cut: Cut,
+    pub(crate) cut: RowCut,
 }
 
 /// How a product is cut into chunks: some rows of a plane, or some planes; depends on shapes alone.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
+pub(crate) struct RowCut {
     rows: usize,
     /// Rows of a plane that stay together; whole tiles.
     together: usize,
@@ -83,7 +83,7 @@ const ENOUGH_CHUNKS: usize = 128;
 /// Rows that are written together.
 const M_TILE: usize = 4;
 
-impl Cut {
+impl RowCut {
     /// For products of `row_bytes` of weights a row.
     pub(crate) fn new(row_bytes: usize, out: &Place) -> Self {
         let [rows, _, d2, d3] = out.shape;
@@ -223,7 +223,7 @@ mod tests {
             [(1, 1, 4), (7, 3, 360), (576, 1, 360), (49_153, 1, 612), (9, 1000, 8), (5, 1, 1 << 30)]
         {
             let out = Place::packed(0, DType::F32, [rows, 1, planes, 1]).expect("small");
-            let cut = Cut::new(row_bytes, &out);
+            let cut = RowCut::new(row_bytes, &out);
             let parts = rows.div_ceil(cut.together);
             let mut seen = vec![0_u8; rows * planes];
             for piece in (0..cut.chunks()).flat_map(|chunk| cut.grid.chunk(chunk)) {

@@ -9,14 +9,38 @@ use super::{CHUNK_COST, Grid, Piece, routes::Routes};
 use crate::{
     memory::layout::{SIDE, is_repacked},
     place::Place,
-    simd::{BLOCK, Blocks, GROUP, Level, Rounded},
+    simd::{BLOCK, Blocks, GROUP, Level, Rounded, bundle_block, group_bytes},
     tensor::{Bases, Row, RowMut, TILE, Tensor, work_row},
 };
 
-/// Rows of activations rounded to 8-bit blocks, in groups that do not cross planes.
+/// How products want their activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activations {
+    /// Packed f32 rows.
+    Plain,
+    /// 8-bit blocks, in groups.
+    Groups,
+    /// 8-bit blocks, in bundles.
+    Bundles,
+}
+
+impl Activations {
+    /// Bytes of [`GROUP`] rows of `k` elements.
+    pub(crate) fn bytes(self, k: usize) -> usize {
+        match self {
+            Self::Plain => GROUP * k * 4,
+            Self::Groups => group_bytes(k),
+            Self::Bundles => bundle_block(k / BLOCK),
+        }
+    }
+}
+
+/// Rows of activations rounded to 8-bit blocks, in groups or bundles that do not cross planes.
 #[derive(Debug)]
 pub(crate) struct Quantize {
     pub(crate) x: Place,
+    /// Not plain.
+    pub(crate) form: Activations,
     /// `[group, groups]` in work memory; the dtype stands for bytes only.
     pub(crate) out: Place,
     /// Over the groups.
@@ -34,20 +58,23 @@ impl Quantize {
             // SAFETY: the group belongs to this chunk, and nobody else uses it before the step is done.
             let group = unsafe { work_row(&out, [piece.row, 0, 0]) };
             for row in 0..(n - first).min(GROUP) {
-                round_row(level, &x.row([first + row, plane % d2, plane / d2]), row, group);
+                round_row(level, self.form, &x.row([first + row, plane % d2, plane / d2]), row, group);
             }
         }
     }
 }
 
-/// Rounds a row of activations to 8-bit blocks, as row `row` of its group.
+/// Rounds a row of activations to 8-bit blocks, as row `row` of its group or bundle.
 #[inline(always)]
-pub(super) fn round_row<L: Level>(level: L, x: &Row, row: usize, group: &mut [u8]) {
+pub(super) fn round_row<L: Level>(level: L, form: Activations, x: &Row, row: usize, group: &mut [u8]) {
     let mut tile = [0.0; TILE];
     let k = x.len();
     for (start, len) in (Piece { row: 0, start: 0, end: k }).tiles() {
         x.load(level, start, &mut tile[..len]);
-        level.quantize(&tile[..len], k, row, start / BLOCK, group);
+        match form {
+            Activations::Bundles => level.round_bundle(&tile[..len], row, start / BLOCK, group),
+            Activations::Plain | Activations::Groups => level.quantize(&tile[..len], k, row, start / BLOCK, group),
+        }
     }
 }
 
@@ -189,20 +216,20 @@ impl<B: Blocks, const REPACKED: bool> Product for Other<B, REPACKED> {
 }
 
 /// The rows that a chunk multiplies.
-struct Rows<'a> {
-    weights: Tensor<'a>,
-    weights_plane: [usize; 2],
-    x: Tensor<'a>,
-    out: Tensor<'a>,
+pub(super) struct Rows<'a> {
+    pub(super) weights: Tensor<'a>,
+    pub(super) weights_plane: [usize; 2],
+    pub(super) x: Tensor<'a>,
+    pub(super) out: Tensor<'a>,
     /// Axes 2 and 3 of activations and result.
-    plane: [usize; 2],
+    pub(super) plane: [usize; 2],
     /// The first group of the plane, where activations are rounded.
-    first_group: usize,
+    pub(super) first_group: usize,
     /// Where rows of the result lie, if not in the order of the activations.
-    routes: Option<Routes<'a>>,
-    k: usize,
+    pub(super) routes: Option<Routes<'a>>,
+    pub(super) k: usize,
     /// Rows of a plane of weights that lie side by side; none in ordinary memory.
-    side_rows: usize,
+    pub(super) side_rows: usize,
 }
 
 impl<'a> Rows<'a> {
@@ -213,10 +240,23 @@ impl<'a> Rows<'a> {
         unsafe { if S == 1 { self.weights.row_bytes(at) } else { self.weights.side_row_bytes::<S>(at) } }
     }
 
+    /// A row of weights, of which every so many blocks are meant.
     #[inline(always)]
-    fn plain<const N: usize>(&self, j: usize) -> [&'a [u8]; N] {
+    pub(super) fn spread_weight(&self, i: usize) -> (&'a [u8], usize) {
+        if i < self.side_rows { (self.weight::<SIDE>(i), SIDE) } else { (self.weight::<1>(i), 1) }
+    }
+
+    #[inline(always)]
+    pub(super) fn plain<const N: usize>(&self, j: usize) -> [&'a [u8]; N] {
         // SAFETY: as for the weights.
         std::array::from_fn(|row| unsafe { self.x.row_bytes([j + row, self.plane[0], self.plane[1]]) })
+    }
+
+    /// The bundle of a row of activations.
+    #[inline(always)]
+    pub(super) fn bundle(&self, j: usize) -> &'a [u8] {
+        // SAFETY: as for the weights.
+        unsafe { self.x.row_bytes([self.first_group + j / GROUP, 0, 0]) }
     }
 
     #[inline(always)]
@@ -226,15 +266,12 @@ impl<'a> Rows<'a> {
         Rounded { group, first: j % GROUP }
     }
 
-    /// Where the row of the result lies that a row of activations is for.
+    /// Where the row of the result lies that a row of activations is for; nowhere, if its group has no such row.
     #[inline(always)]
-    fn out_at(&self, j: usize) -> [usize; 3] {
+    pub(super) fn out_at(&self, j: usize) -> Option<[usize; 3]> {
         match &self.routes {
-            None => [j, self.plane[0], self.plane[1]],
-            Some(routes) => {
-                let row = routes.row(j / GROUP, j % GROUP).expect("only rows that a group has are multiplied");
-                self.out.place().row_at(row)
-            }
+            None => Some([j, self.plane[0], self.plane[1]]),
+            Some(routes) => routes.row(j / GROUP, j % GROUP).map(|row| self.out.place().row_at(row)),
         }
     }
 
@@ -263,7 +300,9 @@ impl<'a> Rows<'a> {
     ) {
         let x = P::x::<N>(self, j);
         // SAFETY: the elements that are set belong to this chunk.
-        let out = std::array::from_fn(|column| unsafe { self.out.row_mut(self.out_at(j + column)) });
+        let out = std::array::from_fn(|column| unsafe {
+            self.out.row_mut(self.out_at(j + column).expect("only rows that a group has are multiplied"))
+        });
         let border = if P::REPACKED { self.side_rows.clamp(weights.start, weights.end) } else { weights.start };
         if P::REPACKED {
             self.tiles::<P, L, M, N, SIDE>(level, weights.start..border, x, &out);

@@ -3,6 +3,7 @@
 //! A kernel decodes tiles of f32 from its operands, computes, and encodes tiles into the rows of its chunk. Reading a
 //! tile before writing it is what makes it right when the result takes over an operand's memory.
 
+mod chain;
 mod copy;
 mod elementwise;
 mod flash;
@@ -12,6 +13,7 @@ mod matmul;
 mod movement;
 mod norm;
 mod order;
+mod panels;
 mod recurrent;
 mod rope;
 mod routes;
@@ -20,18 +22,20 @@ mod spatial;
 mod sums;
 mod upscale;
 
+pub(crate) use chain::{Chain, Layer, PackPanels, TILE_ROWS, Then, WIDEST};
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, Map, Unary, Zip};
-pub(crate) use flash::{FlashAttn, QUERIES, blocks_per_plane};
+pub(crate) use flash::{Cut, FlashAttn, FlashMerge, partial_width};
 pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
-pub(crate) use mat_vec::{Cut, MatVec, QuantizeVectors};
-pub(crate) use matmul::{MulMat, Quantize, Tiling};
+pub(crate) use mat_vec::{MatVec, QuantizeVectors, RowCut};
+pub(crate) use matmul::{Activations, MulMat, Quantize, Tiling};
 pub(crate) use movement::{Arange, Pad, Roll, TimestepEmbedding};
 pub(crate) use norm::{GroupNorm, Norm, NormKind, RmsNorm};
 pub(crate) use order::{Argmax, Argsort, KEY_WIDTH, TopK, top_k_candidates};
+pub(crate) use panels::{PanelProduct, PanelTiling, panel_activations};
 pub(crate) use recurrent::{Gru, Lstm};
 pub(crate) use rope::{Rope, RopeTable};
-pub(crate) use routes::{Gather, Gathered, Route, max_groups, table_len};
+pub(crate) use routes::{Gather, Route, max_groups, table_len};
 pub(crate) use soft_max::{DiagMask, SoftMax};
 pub(crate) use spatial::{Axis, Conv, Depthwise, Im2col, LINES, NARROW, PackKernel, Pool, WIDE};
 pub(crate) use sums::{Cumsum, PARTIAL_WIDTH, SumPartials, SumPieces, SumRows};
@@ -62,8 +66,11 @@ pub(crate) enum Kernel {
     Cumsum(Cumsum),
     Quantize(Quantize),
     MulMat(MulMat),
+    PackPanels(PackPanels),
+    Chain(Chain),
     QuantizeVectors(QuantizeVectors),
     MatVec(MatVec),
+    PanelProduct(PanelProduct),
     GetRows(GetRows),
     SetRows(SetRows),
     CopyRows(CopyRows),
@@ -85,6 +92,7 @@ pub(crate) enum Kernel {
     Route(Route),
     Gather(Gather),
     FlashAttn(FlashAttn),
+    FlashMerge(FlashMerge),
     Lstm(Lstm),
     Gru(Gru),
 }
@@ -127,8 +135,14 @@ impl Kernel {
             Self::Cumsum(kernel) => run!(kernel),
             Self::Quantize(kernel) => run!(kernel),
             Self::MulMat(kernel) => run!(kernel),
+            Self::PackPanels(kernel) => level.vectorize(
+                #[inline(always)]
+                || kernel.run(level, bases),
+            ),
+            Self::Chain(kernel) => run!(kernel),
             Self::QuantizeVectors(kernel) => run!(kernel),
             Self::MatVec(kernel) => run!(kernel),
+            Self::PanelProduct(kernel) => kernel.run(level, bases, chunk),
             Self::GetRows(kernel) => run!(kernel),
             Self::SetRows(kernel) => run!(kernel),
             Self::CopyRows(kernel) => run!(kernel),
@@ -150,6 +164,7 @@ impl Kernel {
             Self::Route(kernel) => kernel.run(bases),
             Self::Gather(kernel) => run!(kernel),
             Self::FlashAttn(kernel) => kernel.run(level, bases, chunk),
+            Self::FlashMerge(kernel) => run!(kernel),
             Self::Lstm(kernel) => run!(kernel),
             Self::Gru(kernel) => run!(kernel),
         }

@@ -2,7 +2,10 @@
 //! side and share the tiles of ordinary products.
 #![expect(unsafe_code, reason = "writes and reads work memory, a group a chunk")]
 
-use super::{Grid, Piece, matmul::round_row};
+use super::{
+    Grid, Piece,
+    matmul::{Activations, round_row},
+};
 use crate::{
     place::Place,
     simd::{GROUP, Level},
@@ -123,15 +126,6 @@ fn index(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(NONE)
 }
 
-/// What a group's rows of activations become.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Gathered {
-    /// Packed f32 rows.
-    Plain,
-    /// 8-bit blocks.
-    Rounded,
-}
-
 /// Activations in the order of a table of routes.
 #[derive(Debug)]
 pub(crate) struct Gather {
@@ -141,7 +135,7 @@ pub(crate) struct Gather {
     pub(crate) slots: usize,
     pub(crate) table: Place,
     pub(crate) groups: usize,
-    pub(crate) kind: Gathered,
+    pub(crate) form: Activations,
     /// In work memory: a row of f32 a row, or a group a row.
     pub(crate) out: Place,
     /// Over the groups.
@@ -159,8 +153,8 @@ impl Gather {
             for row in 0..routes.rows(group) {
                 let Some(from) = routes.row(group, row) else { continue };
                 let x = x.row([from % self.slots % per_token, from / self.slots, 0]);
-                match self.kind {
-                    Gathered::Plain => {
+                match self.form {
+                    Activations::Plain => {
                         // SAFETY: the group belongs to this chunk.
                         let out = unsafe { out.row_mut([group * GROUP + row, 0, 0]) };
                         let mut tile = [0.0; crate::tensor::TILE];
@@ -169,10 +163,10 @@ impl Gather {
                             out.store(level, start, &tile[..len]);
                         }
                     }
-                    Gathered::Rounded => {
+                    Activations::Groups | Activations::Bundles => {
                         // SAFETY: the group belongs to this chunk, and nobody else uses it before the step is done.
                         let out = unsafe { work_row(&out, [group, 0, 0]) };
-                        round_row(level, &x, row, out);
+                        round_row(level, self.form, &x, row, out);
                     }
                 }
             }

@@ -1,13 +1,14 @@
 //! What attention layers need beside products.
 
 use entensor_components::{BackendError, DType, Op, RopeMode};
+use smallvec::SmallVec;
 
 use super::{
     AnglesKey, Builder, Work,
     nodes::{cost, whole_rows},
 };
 use crate::{
-    kernels::{FlashAttn, Grid, Kernel, QUERIES, Rope, RopeTable, blocks_per_plane},
+    kernels::{Cut, FlashAttn, FlashMerge, Grid, Kernel, Rope, RopeTable, partial_width},
     place::Place,
 };
 
@@ -42,22 +43,32 @@ impl Builder {
         Ok(())
     }
 
-    pub(super) fn flash_attn_ext(&mut self, op: &Op, operands: &[Place], out: Place) {
+    pub(super) fn flash_attn_ext(&mut self, op: &Op, operands: &[Place], out: Place) -> Result<(), BackendError> {
         let &Op::FlashAttnExt { scale, max_bias, logit_softcap: softcap } = op else {
             unreachable!("called for `flash_attn_ext`")
         };
         if out.is_empty() {
-            return;
+            return Ok(());
         }
         let (q, k, v) = (operands[0], operands[1], operands[2]);
-        let blocks = blocks_per_plane(&q, &k) * k.shape[2] * q.shape[3];
-        // A few multiply-adds cost as much as moving a byte.
-        let per_query = k.shape[1].saturating_mul(k.shape[0] + v.shape[0]) / 2;
-        let grid = Grid::rows(blocks, 1, per_query.saturating_mul(QUERIES));
         let (mask, sinks) = (operands.get(3).copied(), operands.get(4).copied());
-        let kernel = FlashAttn { q, k, v, mask, sinks, out, scale, max_bias, softcap, grid };
-        let cost = out.rows().saturating_mul(per_query);
-        self.push(Kernel::FlashAttn(kernel), grid.chunks(), operands, Some(&out), cost);
+        let cut = Cut::new(&q, &k);
+        let partials = match cut.parts {
+            1 => None,
+            parts => Some(self.work(Work::Partials, DType::F32, [partial_width(v.shape[0]), out.rows(), parts, 1])?),
+        };
+        // A few multiply-adds cost as much as moving a byte.
+        let cost = out.rows().saturating_mul(k.shape[1].saturating_mul(k.shape[0] + v.shape[0]) / 2);
+        let kernel = FlashAttn { q, k, v, mask, sinks, out, partials, scale, max_bias, softcap, cut };
+        self.push(Kernel::FlashAttn(kernel), cut.chunks(), operands, Some(&partials.unwrap_or(out)), cost);
+        if let Some(partials) = partials {
+            let grid = Grid::rows(out.rows(), out.shape[0], (partials.shape[0] * cut.parts).saturating_mul(cost::MOVE));
+            let kernel = FlashMerge { partials, sinks, out, grid };
+            let reads: SmallVec<[Place; 2]> = [partials].into_iter().chain(sinks).collect();
+            let cost = partials.elements().saturating_mul(cost::MOVE);
+            self.push(Kernel::FlashMerge(kernel), grid.chunks(), &reads, Some(&out), cost);
+        }
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     Builder,
+    chain::Function,
     nodes::{may_flatten, pieces},
 };
 use crate::{
@@ -12,6 +13,10 @@ use crate::{
 impl Builder {
     /// `f` of every element of the operand.
     pub(super) fn unary(&mut self, operands: &[Place], out: Place, cost: usize, f: impl Map + 'static) {
+        if let Some(function) = &mut self.function {
+            *function = Some(Function::One(Box::new(f)));
+            return;
+        }
         let x = operands[0];
         let (x, out) = if may_flatten(&[&x, &out]) { (x.flat(), out.flat()) } else { (x, out) };
         let (grid, f) = (pieces(&out, cost), Box::new(f));
@@ -21,6 +26,10 @@ impl Builder {
 
     /// `f` of every element of the first operand with one of the second, which is repeated.
     pub(super) fn binary(&mut self, operands: &[Place], out: Place, cost: usize, f: impl Zip + 'static) {
+        if let Some(function) = &mut self.function {
+            *function = Some(Function::Two(Box::new(f)));
+            return;
+        }
         let (a, b) = (operands[0], operands[1]);
         let flat = may_flatten(&[&a, &b, &out]);
         let (a, b, out) = if flat { (a.flat(), b.flat(), out.flat()) } else { (a, b, out) };

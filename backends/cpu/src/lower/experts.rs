@@ -2,11 +2,14 @@
 
 use entensor_components::{BackendError, DType};
 
-use super::{Builder, Work, nodes::cost};
+use super::{Builder, Work, nodes::cost, products::few_activations};
 use crate::{
-    kernels::{Gather, Gathered, Grid, Kernel, MulMat, Route, Tiling, max_groups, table_len},
+    kernels::{
+        Activations, Gather, Grid, Kernel, MulMat, PanelProduct, PanelTiling, Route, Tiling, max_groups,
+        panel_activations, table_len,
+    },
     place::{Place, Region},
-    simd::{GROUP, group_bytes},
+    simd::GROUP,
 };
 
 /// What lies in [`Work::Routes`] and [`Work::Gathered`]: products in a row with the same ids, or the same activations too, share
@@ -15,8 +18,8 @@ use crate::{
 pub(super) struct RoutesInWork {
     /// Whose ids, and for how many planes.
     table: Option<(Place, usize)>,
-    /// Whose rows in that order, and whether they are rounded.
-    gathered: Option<(Place, bool)>,
+    /// Whose rows in that order, and how.
+    gathered: Option<(Place, Activations)>,
 }
 
 impl RoutesInWork {
@@ -51,17 +54,26 @@ impl Builder {
             self.push(kernel, 1, &[ids], Some(&table), table.elements().saturating_mul(cost::CONVERT));
             self.routes = RoutesInWork { table: Some((ids, planes)), gathered: None };
         }
-        let gathered = self.gathered(x, ids.shape[0], table, groups, experts.dtype.is_block())?;
+        // As many rows a plane as there are on the average: how many there really are is data.
+        let panels = panel_activations(self.level, experts.dtype, rows / planes.max(1));
+        let form = panels.unwrap_or(few_activations(experts.dtype));
+        let gathered = self.gathered(x, ids.shape[0], table, groups, form)?;
         let k = x.shape[0];
         let weights = self.packed_weights(experts)?;
         let row_bytes = weights.row_units() * weights.unit_bytes();
-        let tiling = Tiling::routed(k, row_bytes, &out, rows, groups);
         let used = rows.min(planes).saturating_mul(weights.shape[1]).saturating_mul(row_bytes);
         let cost = used.max(out.elements().saturating_mul(k) / 2);
         let routes = Some((table, groups));
-        let kernel = Kernel::MulMat(MulMat { weights, x: gathered, out, k, group: [1; 2], tiling, routes });
+        let (x, group) = (gathered, [1; 2]);
+        let (kernel, chunks) = if let Some(form) = panels {
+            let tiling = PanelTiling::routed(k, &out, rows, groups);
+            (Kernel::PanelProduct(PanelProduct { weights, x, form, out, k, group, tiling, routes }), tiling.chunks())
+        } else {
+            let tiling = Tiling::routed(k, row_bytes, &out, rows, groups);
+            (Kernel::MulMat(MulMat { weights, x, out, k, group, tiling, routes }), tiling.chunks())
+        };
         // Elements of one product are written in no set order, and a packed result shares none.
-        self.push(kernel, tiling.chunks(), &[weights, gathered, table], Some(&out), cost);
+        self.push(kernel, chunks, &[weights, x, table], Some(&out), cost);
         Ok(())
     }
 
@@ -72,24 +84,23 @@ impl Builder {
         slots: usize,
         table: Place,
         groups: usize,
-        rounded: bool,
+        form: Activations,
     ) -> Result<Place, BackendError> {
         let k = x.shape[0];
         if k > isize::MAX as usize / 64 {
             return Err(BackendError::OutOfMemory { size_bytes: u64::MAX });
         }
-        let (kind, shape) = if rounded {
-            (Gathered::Rounded, [group_bytes(k) / 4, groups, 1, 1])
-        } else {
-            (Gathered::Plain, [k, groups * GROUP, 1, 1])
+        let shape = match form {
+            Activations::Plain => [k, groups * GROUP, 1, 1],
+            Activations::Groups | Activations::Bundles => [form.bytes(k) / 4, groups, 1, 1],
         };
         let out = self.work(Work::Gathered, DType::F32, shape)?;
-        if self.routes.gathered != Some((x, rounded)) {
+        if self.routes.gathered != Some((x, form)) {
             let grid = Grid::rows(groups, k, k.saturating_mul(GROUP * cost::CONVERT));
-            let kernel = Kernel::Gather(Gather { x, slots, table, groups, kind, out, grid });
+            let kernel = Kernel::Gather(Gather { x, slots, table, groups, form, out, grid });
             let cost = k.saturating_mul(groups * GROUP).saturating_mul(cost::CONVERT);
             self.push(kernel, grid.chunks(), &[x, table], Some(&out), cost);
-            self.routes.gathered = Some((x, rounded));
+            self.routes.gathered = Some((x, form));
         }
         Ok(out)
     }

@@ -4,7 +4,7 @@ use entensor_components::{BackendError, DType};
 
 use super::{Builder, Work, nodes::cost};
 use crate::{
-    kernels::{Cut, Grid, Kernel, MatVec, QuantizeVectors},
+    kernels::{Grid, Kernel, MatVec, QuantizeVectors, RowCut},
     place::{Place, Region},
     simd::{Pairing, vector_bytes},
 };
@@ -36,7 +36,7 @@ impl Builder {
         };
         let weights = self.packed_weights(weights)?;
         let row_bytes = weights.row_units() * weights.unit_bytes();
-        let cut = Cut::new(row_bytes, &out);
+        let cut = RowCut::new(row_bytes, &out);
         let cost = weights.rows().saturating_mul(row_bytes).max(out.elements().saturating_mul(k) / 2);
         let kernel = Kernel::MatVec(MatVec { weights, x, out, k, group, cut });
         // Elements of one product are written in no set order, and a packed result shares none.

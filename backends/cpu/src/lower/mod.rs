@@ -2,6 +2,7 @@
 //! before each may start.
 
 mod attention;
+mod chain;
 mod elementwise;
 mod experts;
 mod fills;
@@ -22,9 +23,9 @@ use smallvec::SmallVec;
 
 use crate::{
     bind,
-    kernels::Kernel,
+    kernels::{Activations, Kernel},
     place::{Place, Region},
-    simd::Pairing,
+    simd::{AnyLevel, Pairing},
     support::{reads_repacked, support},
     walk::StepShape,
 };
@@ -71,6 +72,23 @@ impl Program {
     pub(crate) fn refill(&self, step: usize, again: impl FnMut(usize)) {
         fills::refill(&self.steps, step, again);
     }
+
+    /// Per step, whether it gives the same in every run as long as nobody else writes the program's memories.
+    pub(crate) fn constant_steps(&self) -> Vec<bool> {
+        let is_written = |place: &Place| {
+            let of_slot = |slot_use: &&entensor_components::SlotUse| slot_use.slot.0 as usize == place.slot;
+            self.uses.iter().find(of_slot).is_none_or(|slot_use| slot_use.written)
+        };
+        // Chains share the region of their panels: with two of them, each finds the other's.
+        let chains = self.steps.iter().filter(|step| matches!(step.kernel, Kernel::Chain(_))).count();
+        let constant = |step: &Step| match &step.kernel {
+            Kernel::PackPanels(pack) if chains == 1 => {
+                !is_written(&pack.weights) && !pack.bias.as_ref().is_some_and(is_written)
+            }
+            _ => false,
+        };
+        self.steps.iter().map(constant).collect()
+    }
 }
 
 /// Regions of work memory. Nodes reuse them one after the other; the hazards between steps keep them apart.
@@ -90,6 +108,10 @@ pub(crate) enum Work {
     Routes,
     /// Activations in that order, rounded or packed.
     Gathered,
+    /// Weights of a chain, transposed.
+    Panels,
+    /// What attention has gathered of parts of the keys.
+    Partials,
     /// The n-th operand, where it shares bytes with the result in a way that kernels cannot follow.
     Operand(usize),
 }
@@ -103,8 +125,10 @@ impl Work {
             Self::Scratch => 3,
             Self::Routes => 4,
             Self::Gathered => 5,
-            Self::Vectors(pairing) => 6 + pairing as usize,
-            Self::Operand(operand) => 8 + operand,
+            Self::Panels => 6,
+            Self::Partials => 7,
+            Self::Vectors(pairing) => 8 + pairing as usize,
+            Self::Operand(operand) => 10 + operand,
         }
     }
 }
@@ -124,16 +148,19 @@ pub(crate) struct Builder {
     program: Program,
     hazards: hazards::Hazards,
     fills: fills::Fills,
-    /// Whose rows lie in [`Work::Activations`], and whether they are rounded.
-    activations: Option<(Place, bool)>,
+    /// Whose rows lie in [`Work::Activations`], and how.
+    activations: Option<(Place, Activations)>,
     vectors: mat_vec::VectorsInWork,
     angles: Option<AnglesKey>,
     routes: experts::RoutesInWork,
+    /// While an op is asked for the function that it applies to elements: the answer, in place of a step.
+    function: Option<Option<chain::Function>>,
     node: usize,
+    level: AnyLevel,
 }
 
-/// Lowers a split.
-pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
+/// Lowers a split for a level.
+pub(crate) fn lower(split: &dyn SplitView, level: AnyLevel) -> Result<Program, BackendError> {
     let slots = split.memory_slots() as usize;
     let program = Program {
         steps: Vec::with_capacity(split.len()),
@@ -152,13 +179,22 @@ pub(crate) fn lower(split: &dyn SplitView) -> Result<Program, BackendError> {
         vectors: mat_vec::VectorsInWork::default(),
         angles: None,
         routes: experts::RoutesInWork::default(),
+        function: None,
         node: 0,
+        level,
     };
-    for index in 0..split.len() {
+    let mut index = 0;
+    while index < split.len() {
         builder.node = index;
-        let node = split.node(index);
-        builder.lower_node(&node)?;
-        builder.program.names.push(node.name);
+        let chained = builder.lower_chain(split, index)?;
+        if chained == 0 {
+            let node = split.node(index);
+            builder.lower_node(&node)?;
+            builder.program.names.push(node.name);
+        } else {
+            builder.program.names.extend((index..index + chained).map(|index| split.node(index).name));
+        }
+        index += chained.max(1);
     }
     fills::hold(&mut builder.program.steps, builder.fills);
     Ok(builder.program)
@@ -169,8 +205,8 @@ fn refused(node: &NodeDesc, reason: impl Into<String>) -> BackendError {
 }
 
 impl Builder {
-    /// Checks a node, notes what it uses, copies operands that the result would overwrite too early, and lowers the op.
-    fn lower_node(&mut self, node: &NodeDesc) -> Result<(), BackendError> {
+    /// Checks a node, and notes what it uses: its operands and its result.
+    fn check(&mut self, node: &NodeDesc) -> Result<(SmallVec<[Place; 4]>, Place), BackendError> {
         let descs: SmallVec<[TensorDesc; 4]> = node.operands.iter().map(|o| o.desc).collect();
         let desc = OpDesc { op: &node.op, output: node.output.desc, operands: &descs };
         if let Support::No(reason) = support(&desc) {
@@ -200,6 +236,13 @@ impl Builder {
             self.program.operands.push(Operand { place: operand, node: self.node, op, repacked });
             operands.push(operand);
         }
+        Ok((operands, out))
+    }
+
+    /// Checks a node, notes what it uses, copies operands that the result would overwrite too early, and lowers the op.
+    fn lower_node(&mut self, node: &NodeDesc) -> Result<(), BackendError> {
+        let row = node.op.row();
+        let (mut operands, out) = self.check(node)?;
         for (index, operand) in operands.iter_mut().enumerate() {
             let taken_over = *operand == out && row.overwrites.contains(&index);
             if row.writes != Some(index) && !taken_over && operand.region().overlaps(&out.region()) {

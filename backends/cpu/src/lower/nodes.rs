@@ -92,7 +92,7 @@ impl Builder {
             Op::SetRows {} => self.set_rows(operands[1], operands[2], out),
             Op::Cpy {} | Op::Cont {} => self.copy(operands[0], out),
             Op::Rope { .. } => return self.rope(op, operands, out),
-            Op::FlashAttnExt { .. } => self.flash_attn_ext(op, operands, out),
+            Op::FlashAttnExt { .. } => return self.flash_attn_ext(op, operands, out),
             Op::MulMatId {} => return self.mul_mat_id(operands[0], operands[1], operands[2], out),
             Op::AddId {} => self.add_id(operands[0], operands[1], operands[2], out),
             Op::Lstm {} => self.lstm(operands[0], operands[1], out),

@@ -4,10 +4,15 @@ use entensor_components::{BackendError, DType};
 
 use super::{Builder, Work, nodes::cost};
 use crate::{
-    kernels::{Grid, Kernel, MulMat, Quantize, Tiling},
+    kernels::{Activations, Grid, Kernel, MulMat, PanelProduct, PanelTiling, Quantize, Tiling, panel_activations},
     place::Place,
-    simd::{GROUP, group_bytes},
+    simd::GROUP,
 };
+
+/// How products of few rows of activations want them.
+pub(super) fn few_activations(weights: DType) -> Activations {
+    if weights.is_block() { Activations::Groups } else { Activations::Plain }
+}
 
 impl Builder {
     pub(super) fn mul_mat(&mut self, weights: Place, x: Place, out: Place) -> Result<(), BackendError> {
@@ -19,14 +24,24 @@ impl Builder {
         }
         let group = [x.shape[2] / weights.shape[2], x.shape[3] / weights.shape[3]];
         let k = x.shape[0];
-        let x = if weights.dtype.is_block() { self.quantized(x)? } else { self.packed_activations(x)? };
+        let panels = panel_activations(self.level, weights.dtype, x.shape[1]);
+        let x = match panels.unwrap_or(few_activations(weights.dtype)) {
+            Activations::Plain => self.packed_activations(x)?,
+            form @ (Activations::Groups | Activations::Bundles) => self.quantized(x, form)?,
+        };
         let weights = self.packed_weights(weights)?;
         let row_bytes = weights.row_units() * weights.unit_bytes();
-        let tiling = Tiling::new(k, row_bytes, &out);
         let cost = weights.rows().saturating_mul(row_bytes).max(out.elements().saturating_mul(k) / 2);
-        let kernel = Kernel::MulMat(MulMat { weights, x, out, k, group, tiling, routes: None });
+        let (kernel, chunks) = if let Some(form) = panels {
+            let tiling = PanelTiling::new(k, &out);
+            let product = PanelProduct { weights, x, form, out, k, group, tiling, routes: None };
+            (Kernel::PanelProduct(product), tiling.chunks())
+        } else {
+            let tiling = Tiling::new(k, row_bytes, &out);
+            (Kernel::MulMat(MulMat { weights, x, out, k, group, tiling, routes: None }), tiling.chunks())
+        };
         // Elements of one product are written in no set order, and a packed result shares none.
-        self.push(kernel, tiling.chunks(), &[weights, x], Some(&out), cost);
+        self.push(kernel, chunks, &[weights, x], Some(&out), cost);
         Ok(())
     }
 
@@ -41,18 +56,18 @@ impl Builder {
     }
 
     /// Activations in 8-bit blocks; products in a row over the same activations share them.
-    fn quantized(&mut self, x: Place) -> Result<Place, BackendError> {
+    fn quantized(&mut self, x: Place, form: Activations) -> Result<Place, BackendError> {
         let [k, n, d2, d3] = x.shape;
         if k > isize::MAX as usize / 64 {
             return Err(BackendError::OutOfMemory { size_bytes: u64::MAX });
         }
         let groups = n.div_ceil(GROUP) * d2 * d3;
-        let place = self.work(Work::Activations, DType::F32, [group_bytes(k) / 4, groups, 1, 1])?;
-        if self.activations != Some((x, true)) {
+        let place = self.work(Work::Activations, DType::F32, [form.bytes(k) / 4, groups, 1, 1])?;
+        if self.activations != Some((x, form)) {
             let grid = Grid::rows(groups, k, k.saturating_mul(GROUP * cost::CONVERT));
-            let kernel = Kernel::Quantize(Quantize { x, out: place, grid });
+            let kernel = Kernel::Quantize(Quantize { x, form, out: place, grid });
             self.push(kernel, grid.chunks(), &[x], Some(&place), x.elements().saturating_mul(cost::CONVERT));
-            self.activations = Some((x, true));
+            self.activations = Some((x, form));
         }
         Ok(place)
     }
@@ -63,9 +78,9 @@ impl Builder {
             return Ok(x);
         }
         let place = self.work(Work::Activations, DType::F32, x.shape)?;
-        if self.activations != Some((x, false)) {
+        if self.activations != Some((x, Activations::Plain)) {
             self.copy_rows(x, place);
-            self.activations = Some((x, false));
+            self.activations = Some((x, Activations::Plain));
         }
         Ok(place)
     }

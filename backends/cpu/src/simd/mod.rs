@@ -25,6 +25,12 @@ pub(crate) const BLOCK: usize = codec::PART;
 /// same scale, both scales come with one load. On a real model this takes a quarter off the error of log-probabilities.
 pub(crate) const FOUR: usize = 4;
 
+/// f32 that chains of small products handle at a time.
+pub(crate) const LANES: usize = 8;
+
+/// How many times as many columns a panel of their weights has.
+pub(crate) const PANEL_VECTORS: usize = 2;
+
 /// Bytes from the first to the last of `blocks` blocks, of which every `step`th is meant.
 #[inline(always)]
 pub(crate) fn spread_bytes(blocks: usize, step: usize, block_bytes: usize) -> usize {
@@ -79,6 +85,55 @@ impl GroupLayout {
     }
 }
 
+/// Rows of weights that lie side by side in a panel.
+pub(crate) const PANEL_ROWS: usize = 16;
+
+/// Elements of a row that a panel has at most: with the rows of activations that meet it, it stays in the first-level cache.
+pub(crate) const PANEL_DEPTH: usize = 256;
+
+/// Decoded rows of weights.
+pub(crate) type PanelRows = [[f32; PANEL_DEPTH]; PANEL_ROWS];
+
+/// The same, one element of all rows after the other.
+pub(crate) type Panel = [[f32; PANEL_ROWS]; PANEL_DEPTH];
+
+/// Elements of a row that a panel of bytes has at most, in parts of 32.
+pub(crate) const BYTE_PARTS: usize = 16;
+
+/// 32 elements of sixteen rows of weights, as bytes.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct BytePart {
+    /// Fours of elements of eight rows and of the other eight, the even fours first, then the odd ones.
+    quants: [[u8; BLOCK]; PANEL_ROWS],
+    /// What a step of each row is worth.
+    scales: [f32; PANEL_ROWS],
+    /// What is added to every element of each row.
+    offsets: [f32; PANEL_ROWS],
+}
+
+impl BytePart {
+    pub(crate) const ZERO: Self =
+        Self { quants: [[0; BLOCK]; PANEL_ROWS], scales: [0.0; PANEL_ROWS], offsets: [0.0; PANEL_ROWS] };
+}
+
+/// Where the parts of a block of a bundle lie. Bundles are [`GROUP`] rows of activations as panels of bytes want them: block by block
+/// the quants of each row, then the scales of each row's even and odd fours as whole numbers (each twice, for products of pairs), then
+/// what one of these is worth, then the sum of what the quants stand for.
+const BUNDLE_STEPS: usize = GROUP * BLOCK;
+const BUNDLE_SCALES: usize = BUNDLE_STEPS + GROUP * 8;
+const BUNDLE_SUMS: usize = BUNDLE_SCALES + GROUP * 4;
+
+/// The larger of a block's two scales as a whole number, or one more. Whole numbers let the products of both fours be added before
+/// they become floats; so many that the smaller scale is met well enough, and so few that sums fit 32 bits.
+const STEPS_MOST: f32 = 1024.0;
+
+/// Where a block of a bundle begins.
+#[inline(always)]
+pub(crate) const fn bundle_block(block: usize) -> usize {
+    block * (BUNDLE_SUMS + GROUP * 4)
+}
+
 /// A block dtype that every level has products of.
 #[cfg(target_arch = "x86_64")]
 pub(crate) trait Blocks: BlockCodec + avx2::Unpack {}
@@ -124,6 +179,44 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// `a · b + c`, rounded once where the level has an instruction for it.
     fn mul_add(self, a: f32, b: f32, c: f32) -> f32;
 
+    /// `R` rows of `k` elements, `x.1` apart, with a panel of `V` times [`LANES`] columns: `k + 1` lines, the first of which is what sums
+    /// begin with. The results are written `out.1` apart. Every element of a row is added in order.
+    #[inline(always)]
+    fn add_columns<const R: usize, const V: usize>(
+        self,
+        k: usize,
+        x: (&[f32], usize),
+        panel: &[f32],
+        out: (&mut [f32], usize),
+    ) {
+        let lines = panel[..(k + 1) * V * LANES].chunks_exact(V * LANES);
+        for row in 0..R {
+            let out = &mut out.0[row * out.1..][..V * LANES];
+            let x = &x.0[row * x.1..][..k];
+            let mut lines = lines.clone();
+            out.copy_from_slice(lines.next().expect("the first line"));
+            for (x, line) in x.iter().zip(lines) {
+                for (out, w) in out.iter_mut().zip(line) {
+                    *out = self.mul_add(*x, *w, *out);
+                }
+            }
+        }
+    }
+
+    /// The products of eight rows of little-endian f32 with one row.
+    #[inline(always)]
+    fn eight_dots(self, k: usize, w: [&[u8]; LANES], x: &[f32]) -> [f32; LANES] {
+        w.map(|w| {
+            let mut sums = [0.0; LANES];
+            for (x, w) in x[..k].chunks(LANES).zip(w[..k * 4].chunks(LANES * 4)) {
+                for ((sum, x), w) in sums.iter_mut().zip(x).zip(w.as_chunks::<4>().0) {
+                    *sum = self.mul_add(*x, f32::from_le_bytes(*w), *sum);
+                }
+            }
+            sums.iter().sum()
+        })
+    }
+
     /// Decodes little-endian f16.
     fn decode_f16(self, bytes: &[u8], out: &mut [f32]);
 
@@ -165,6 +258,29 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// f16 weights, f32 activations.
     fn dots_f16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
 
+    /// Decodes blocks from `first` on, of a row with every `step`th block of `row`.
+    fn decode_blocks<B: Blocks>(self, row: &[u8], step: usize, first: usize, out: &mut [f32]);
+
+    /// Turns the first `depth` elements of all rows into a panel.
+    fn interleave(self, rows: &PanelRows, depth: usize, panel: &mut Panel);
+
+    /// Adds the products of a panel with `N` rows of as many f32 to the sums of each.
+    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]);
+
+    /// Rounds whole blocks of activations, the first of which is block `first` of row `row` of a bundle, as [`Self::quantize`] does for
+    /// groups. A block with a NaN or an infinity gets a NaN scale.
+    fn round_bundle(self, x: &[f32], row: usize, first: usize, bundle: &mut [u8]);
+
+    /// Whether it multiplies bytes of a dtype faster than f32.
+    fn has_byte_panels<B: Blocks>() -> bool;
+
+    /// Packs parts of up to sixteen rows from part `first` on, each row with every so many blocks of its bytes. Rows that are not there
+    /// stay as they are.
+    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]);
+
+    /// Adds the products of a panel with the rows of a bundle, from the bundle's first block on, to the sums of each.
+    fn byte_dots(self, panel: &[BytePart], bundle: &[u8], sums: &mut [[f32; PANEL_ROWS]; GROUP]);
+
     /// bf16 weights, f32 activations.
     fn dots_bf16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
 
@@ -183,6 +299,53 @@ pub(crate) trait Level: Copy + Send + Sync {
 
     /// Up to four rows of bf16 weights, a single row of f32 activations.
     fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Decodes whole blocks of `q8_0`.
+    fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]);
+
+    /// Adds the products of rows of `k` elements with `N` queries to the scores: `scores[n][j] += rows[j] · queries[n]`.
+    fn add_scores<const N: usize>(self, k: usize, rows: PlainRows<'_>, queries: [&[f32]; N], scores: [&mut [f32]; N]);
+
+    /// Weighted sums of rows: `sums[n] = sums[n] · rescale[n] + Σ weights[n][j] · rows[j]`.
+    fn add_weighted<const N: usize>(
+        self,
+        rows: PlainRows<'_>,
+        weights: [&[f32]; N],
+        rescale: [f32; N],
+        sums: [&mut [f32]; N],
+    );
+
+    /// `M` rows of `a`, `strides[0]` apart, times a panel of as many rows as `a` has columns, added to `M` rows of `sums`, `strides[1]`
+    /// apart.
+    fn add_panel<const M: usize>(self, a: &[f32], panel: &[[f32; PANEL]], sums: &mut [f32], strides: [usize; 2]);
+
+    /// Turns up to [`PANEL`] rows, `stride` apart, into columns of a panel: `panel[d][row] = rows[row][d]`. Columns without a row become
+    /// zeros.
+    fn turn_into_panel(self, rows: &[f32], stride: usize, panel: &mut [[f32; PANEL]]);
+}
+
+/// Columns of a panel.
+pub(crate) const PANEL: usize = 16;
+
+/// Rows of plain elements at equal distances.
+#[derive(Clone, Copy)]
+pub(crate) struct PlainRows<'a> {
+    /// Little-endian f16 instead of f32.
+    pub(crate) halves: bool,
+    /// From the first row to the end of the last.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) stride_bytes: usize,
+    pub(crate) count: usize,
+}
+
+impl PlainRows<'_> {
+    /// Panics unless every row has so many elements.
+    #[inline(always)]
+    fn check(&self, width: usize) {
+        let last = self.count.saturating_sub(1).checked_mul(self.stride_bytes);
+        let end = last.and_then(|last| last.checked_add(width * if self.halves { 2 } else { 4 }));
+        assert!(self.count == 0 || end.is_some_and(|end| end <= self.bytes.len()));
+    }
 }
 
 /// Which instructions a backend may use.

@@ -1,12 +1,13 @@
 //! The level that every CPU has: plain Rust in shapes that compilers vectorize.
 
-use entensor_components::codec::{BlockCodec, Part};
+use entensor_components::codec::{BlockCodec, Codec, Part};
 use half::f16;
 
 use crate::kernels::{Map, Zip};
 
 use super::{
-    BLOCK, Blocks, FOUR, GroupLayout, Level, Rounded, Streams,
+    BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, Blocks, BytePart, FOUR, GROUP, GroupLayout, Level, PANEL,
+    PANEL_ROWS, Panel, PanelRows, PlainRows, Rounded, STEPS_MOST, Streams, bundle_block,
     vector::{Pairing, count, vector_bytes},
 };
 
@@ -209,6 +210,101 @@ impl Level for Portable {
     }
 
     #[inline(always)]
+    fn decode_blocks<B: Blocks>(self, row: &[u8], step: usize, first: usize, out: &mut [f32]) {
+        let blocks = row.chunks(B::BYTES).step_by(step).skip(first);
+        for (block, out) in blocks.zip(out.chunks_exact_mut(B::ELEMENTS)) {
+            B::dequantize(block, out);
+        }
+    }
+
+    #[inline(always)]
+    fn interleave(self, rows: &PanelRows, depth: usize, panel: &mut Panel) {
+        for (i, panel) in panel[..depth].iter_mut().enumerate() {
+            for (element, row) in panel.iter_mut().zip(rows) {
+                *element = row[i];
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]) {
+        for (x, sums) in x.iter().zip(sums) {
+            let mut lanes = [0.0; PANEL_ROWS];
+            for (weights, x) in panel.iter().zip(x.as_chunks().0) {
+                let x = f32::from_le_bytes(*x);
+                for (lane, weight) in lanes.iter_mut().zip(weights) {
+                    *lane += weight * x;
+                }
+            }
+            for (sum, lane) in sums.iter_mut().zip(lanes) {
+                *sum += lane;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn round_bundle(self, x: &[f32], row: usize, first: usize, bundle: &mut [u8]) {
+        for (b, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
+            let mut quants = [0; BLOCK];
+            let (steps, scale, sum) = round_block(x, &mut quants);
+            let block = &mut bundle[bundle_block(first + b)..];
+            block[row * BLOCK..][..BLOCK].copy_from_slice(&quants);
+            for (steps, at) in steps.into_iter().zip([0, 4]) {
+                let twice = [steps.to_le_bytes(); 2];
+                block[BUNDLE_STEPS + row * 8 + at..][..4].copy_from_slice(twice.as_flattened());
+            }
+            block[BUNDLE_SCALES + row * 4..][..4].copy_from_slice(&scale.to_le_bytes());
+            block[BUNDLE_SUMS + row * 4..][..4].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+
+    /// Compilers multiply floats better than bytes.
+    fn has_byte_panels<B: Blocks>() -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]) {
+        let parts = B::ELEMENTS / BLOCK;
+        for (index, panel) in panel.iter_mut().enumerate() {
+            let (block, part) = ((first + index) / parts, (first + index) % parts);
+            for (row, (bytes, step)) in rows.iter().enumerate() {
+                let part = B::part(&bytes[block * step * B::BYTES..], part);
+                (panel.scales[row], panel.offsets[row]) = (part.scales[0], part.offsets[0]);
+                for (i, q) in part.quants.iter().enumerate() {
+                    let (vector, lane) = byte_place(row, i);
+                    panel.quants[vector][lane] = q.cast_unsigned();
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn byte_dots(self, panel: &[BytePart], bundle: &[u8], sums: &mut [[f32; PANEL_ROWS]; GROUP]) {
+        for (index, part) in panel.iter().enumerate() {
+            let block = &bundle[bundle_block(index)..];
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let quants = &block[row * BLOCK..][..BLOCK];
+                let steps = [0, 4].map(|at| {
+                    let at = BUNDLE_STEPS + row * 8 + at;
+                    i32::from(i16::from_le_bytes([block[at], block[at + 1]]))
+                });
+                let [scale, total] = [BUNDLE_SCALES, BUNDLE_SUMS].map(|at| read_f32(&block[at..], row));
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    let mut dots = [0_i32; 2];
+                    for (element, &q) in quants.iter().enumerate() {
+                        let (vector, lane) = byte_place(i, element);
+                        let weight = part.quants[vector][lane].cast_signed();
+                        dots[element / FOUR % 2] += i32::from(weight) * i32::from(q.cast_signed());
+                    }
+                    let dot = (dots[0] * steps[0] + dots[1] * steps[1]) as f32 * scale;
+                    *sum += dot * part.scales[i] + total * part.offsets[i];
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
     fn dots_f32<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M] {
         each(w, x, |w, x| dot_plain(k, |i| read_f32(w, i), x))
     }
@@ -278,6 +374,116 @@ impl Level for Portable {
     fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
         w.map(|w| dot_plain(k, |i| read_bf16(w, i), x))
     }
+
+    #[inline(always)]
+    fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]) {
+        assert!(bytes.len() >= out.len() / BLOCK * 34 && out.len().is_multiple_of(BLOCK));
+        for (block, out) in bytes.as_chunks::<34>().0.iter().zip(out.as_chunks_mut::<BLOCK>().0) {
+            let scale = read_f16(block, 0);
+            for (q, out) in block[2..].iter().zip(out) {
+                *out = f32::from(q.cast_signed()) * scale;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_scores<const N: usize>(self, k: usize, rows: PlainRows<'_>, queries: [&[f32]; N], scores: [&mut [f32]; N]) {
+        rows.check(k);
+        for (query, scores) in queries.into_iter().zip(scores) {
+            for (row, score) in scores.iter_mut().enumerate().take(rows.count) {
+                let row = &rows.bytes[row * rows.stride_bytes..];
+                let query = bytemuck::cast_slice(query);
+                *score += match rows.halves {
+                    true => dot_plain(k, |i| read_f16(row, 2 * i), query),
+                    false => dot_plain(k, |i| read_f32(row, i), query),
+                };
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_weighted<const N: usize>(
+        self,
+        rows: PlainRows<'_>,
+        weights: [&[f32]; N],
+        rescale: [f32; N],
+        sums: [&mut [f32]; N],
+    ) {
+        for ((weights, rescale), sums) in weights.into_iter().zip(rescale).zip(sums) {
+            add_weighted_columns(rows, 0, weights, rescale, sums);
+        }
+    }
+
+    #[inline(always)]
+    fn add_panel<const M: usize>(self, a: &[f32], panel: &[[f32; PANEL]], sums: &mut [f32], strides: [usize; 2]) {
+        for row in 0..M {
+            let (a, mut added) = (&a[row * strides[0]..], [0.0; PANEL]);
+            for (a, b) in a.iter().zip(panel) {
+                for (added, b) in added.iter_mut().zip(b) {
+                    *added += a * b;
+                }
+            }
+            for (sum, added) in sums[row * strides[1]..][..PANEL].iter_mut().zip(&added) {
+                *sum += added;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn turn_into_panel(self, rows: &[f32], stride: usize, panel: &mut [[f32; PANEL]]) {
+        for (d, to) in panel.iter_mut().enumerate() {
+            for (row, to) in to.iter_mut().enumerate() {
+                *to = rows.get(row * stride + d).copied().unwrap_or(0.0);
+            }
+        }
+    }
+}
+
+/// Weighted sums of the columns from `first` on.
+#[inline(always)]
+pub(super) fn add_weighted_columns(rows: PlainRows<'_>, first: usize, weights: &[f32], rescale: f32, sums: &mut [f32]) {
+    for (column, sum) in sums.iter_mut().enumerate().skip(first) {
+        let mut added = 0.0;
+        for (row, weight) in weights.iter().enumerate().take(rows.count) {
+            let row = &rows.bytes[row * rows.stride_bytes..];
+            added += weight * if rows.halves { read_f16(row, 2 * column) } else { read_f32(row, column) };
+        }
+        *sum = *sum * rescale + added;
+    }
+}
+
+/// Where an element of a row lies in a [`BytePart`]: in which vector, and where there.
+#[inline(always)]
+fn byte_place(row: usize, element: usize) -> (usize, usize) {
+    let four = element / FOUR;
+    ((four % 2 * 4 + four / 2) * 2 + row / 8, row % 8 * FOUR + element % FOUR)
+}
+
+/// One block to 8 bits for bundles: the whole numbers of its two scales, what one is worth, and its sum.
+#[inline(always)]
+fn round_block(x: &[f32; BLOCK], quants: &mut [u8; BLOCK]) -> ([i16; 2], f32, f32) {
+    let mut largest = [0; 2];
+    for (i, v) in x.iter().enumerate() {
+        let most = &mut largest[i / FOUR % 2];
+        *most = (*most).max(v.to_bits() & 0x7fff_ffff);
+    }
+    let finite = largest.map(|most| most < f32::INFINITY.to_bits());
+    let scale = |half: usize| if finite[half] { f32::from_bits(largest[half]) / 127.0 } else { 0.0 };
+    let scales = [scale(0), scale(1)];
+    let unit = scales[0].max(scales[1]) * (1.0 / STEPS_MOST);
+    // A subnormal scale has no finite inverse; such a block is zero for all purposes of a product.
+    let unit = if unit >= f32::MIN_POSITIVE { unit } else { 0.0 };
+    let steps = scales.map(|scale| if unit > 0.0 { (scale / unit).ceil() } else { 0.0 });
+    let inverses = steps.map(|steps| if steps > 0.0 { 1.0 / (steps * unit) } else { 0.0 });
+    let mut sums = [0_i32; 2];
+    for (i, (q, v)) in quants.iter_mut().zip(x).enumerate() {
+        let half = i / FOUR % 2;
+        *q = if finite[half] { (v * inverses[half] + ROUND).to_bits() as u8 } else { 0 };
+        sums[half] += i32::from(q.cast_signed());
+    }
+    let steps = steps.map(|steps| steps as i16);
+    let unit = if finite == [true; 2] { unit } else { f32::NAN };
+    (steps, unit, unit * (sums[0] * i32::from(steps[0]) + sums[1] * i32::from(steps[1])) as f32)
 }
 
 /// Adds a part of weights times a block of activations, eight neighbours a step: the first four of them are an even four,

@@ -1,6 +1,12 @@
 //! Every level against the codecs' meaning, and against each other.
 
+mod attention;
+mod panels;
+
+use attention::{check_attention, check_columns, check_q8_0};
 use entensor_components::{DType, DTypeSet, codec};
+
+use panels::check_panels;
 
 use super::*;
 
@@ -192,7 +198,11 @@ fn the_portable_level_computes_what_the_codecs_say() {
     check_level(Portable);
     check_patterns(Portable);
     check_quantize(Portable);
+    check_panels(Portable);
     check_f16(Portable);
+    check_attention(Portable);
+    check_columns(Portable);
+    check_q8_0(Portable);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -202,5 +212,9 @@ fn avx2_computes_what_the_codecs_say() {
     check_level(level);
     check_patterns(level);
     check_quantize(level);
+    check_panels(level);
     check_f16(level);
+    check_attention(level);
+    check_columns(level);
+    check_q8_0(level);
 }

@@ -100,3 +100,35 @@ pub(crate) fn reductions(width: u64, rows: u64) -> (SplitDesc, Vec<u8>, Vec<u8>)
     let written = vec![0; usize::try_from(end).expect("small")];
     (SplitDesc { nodes, memory_slots: 2 }, read, written)
 }
+
+/// Attention of three heads that share one of keys and values, `tokens` queries over `rows` rows of a cache, `used` of which the last
+/// query sees. Rows that nobody sees are no numbers. Slots as in [`block`].
+pub(crate) fn attention(tokens: u64, rows: u64, used: u64) -> (SplitDesc, Vec<u8>, Vec<u8>) {
+    let (q, cache) = (tensor(0, 0, DType::F32, &[32, tokens, 6]), |at| tensor(0, at, DType::F16, &[32, rows, 2]));
+    let k = cache(q.desc.size_bytes());
+    let v = cache(k.offset_bytes + k.desc.size_bytes());
+    let mask = tensor(0, v.offset_bytes + v.desc.size_bytes(), DType::F16, &[rows, tokens]);
+    let out = tensor(1, 0, DType::F32, &[32, 6, tokens]);
+    let op = Op::FlashAttnExt { scale: 0.2, max_bias: 0.0, logit_softcap: 0.0 };
+    let nodes = vec![
+        node("attention", op, &[q, k, v, mask], out),
+        node("double", Op::Scale { by: 2.0 }, &[out], tensor(1, out.desc.size_bytes(), DType::F32, &[32, 6, tokens])),
+    ];
+    let half = |v: f32| {
+        let mut bytes = [0; 2];
+        (DType::F16.row().quantize)(&[v], &mut bytes);
+        bytes
+    };
+    let mut read = floats(usize::try_from(32 * tokens * 6).expect("small"));
+    for plane in 0..4 {
+        for row in 0..rows {
+            let value = |i: u64| ((plane * 7 + row * 13 + i * 5) % 29) as f32 / 15.0 - 1.0;
+            read.extend((0..32).flat_map(|i| half(if row < used { value(i) } else { f32::NAN })));
+        }
+    }
+    for token in 0..tokens {
+        let seen = used + token + 1 - tokens;
+        read.extend((0..rows).flat_map(|row| half(if row < seen { 0.0 } else { f32::NEG_INFINITY })));
+    }
+    (SplitDesc { nodes, memory_slots: 2 }, read, vec![0; usize::try_from(2 * out.desc.size_bytes()).expect("small")])
+}

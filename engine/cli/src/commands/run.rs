@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use entensor::{Engine, EngineError, GraphId};
+use entensor::{Engine, EngineError, GraphId, ProfileConfig};
 use entensor_models::{
     LanguageModel, ModelError, Session, SessionConfig,
     chat::{ChatTemplate, Conversation},
@@ -21,6 +21,7 @@ use crate::{
     interrupt::Interrupt,
     loading::{ModelArgs, WeightFigures, Weights, WeightsIn, context, load_in},
     output::{note, print, print_json},
+    profile::ProfileJson,
     sampling::SamplingArgs,
 };
 
@@ -29,6 +30,7 @@ Examples:
   entensor run model.gguf -p \"The capital of France is\" --temp 0
   entensor run model.gguf -p \"Once upon a time\" -n 400 --seed 7
   entensor run model.gguf -p \"Hello\" --backend cpu:threads=2 --json
+  entensor run model.gguf -p \"Hello\" --profile
   entensor run model.gguf --chat -p \"Why is the sea salt?\" --stop \"\\n\\n\"
   entensor run model.gguf --chat --system \"You are a pirate.\"
 
@@ -39,7 +41,8 @@ The same command gives the same text: the seed is 0 unless given. Generation sto
 the text, at a --stop text, after -n tokens, or when the context is full. Tokens are picked by repetition penalty, top-k,
 tail-free, top-p, min-p and temperature, in this order. Ctrl-C ends generation, also in the middle of a long prompt, and keeps the
 text so far; the exit status is 130 then. JSON: {\"text\", \"prompt_ids\", \"generated_ids\",
-\"finish_reason\":\"stop|length|context|interrupted\", \"stop_string\", figures}.";
+\"finish_reason\":\"stop|length|context|interrupted\", \"stop_string\", figures}, and with --profile \"profile\":{\"passes\",
+\"graphs\":[{\"graph\", \"runs\", \"splits\", \"copies\", \"ops\", \"nodes\"}]} with count, mean_ns, p50_ns, p99_ns and max_ns of each.";
 
 /// Continue a text with a model, or chat with it; tokens appear as they come, figures follow on standard error
 #[derive(Args)]
@@ -67,6 +70,9 @@ pub(crate) struct RunArgs {
     /// Print one JSON object at the end instead of the text
     #[arg(long)]
     json: bool,
+    /// Time passes, runs, splits, copies and ops, and print statistics of them with the figures
+    #[arg(long)]
+    profile: bool,
 }
 
 /// Why generation ended.
@@ -117,6 +123,8 @@ struct Report<'a> {
     sizes: PlanSizes,
     plans: PlanFigures,
     passes: Vec<PassFigures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<ProfileJson>,
 }
 
 /// Longer lines are no turns of a chat; a limit, so that a device is not read forever.
@@ -146,6 +154,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     let interrupt = Interrupt::install();
     let start = Instant::now();
     let mut engine = args.model.backends.computing_engine()?.build()?;
+    engine.set_profile(args.profile.then(ProfileConfig::default));
     let model = load_in(&mut engine, &args.model.model, Weights::Warm, args.weights)?;
     let load_time = start.elapsed();
     let weights = WeightFigures::new(&mut engine, &model, args.weights);
@@ -238,6 +247,7 @@ impl Runner<'_> {
             sizes: last_plan(&self.engine),
             plans: PlanFigures::new(&self.engine.counters()),
             passes: figures::pass_figures(&self.engine.timings()),
+            profile: ProfileJson::of(&self.engine),
         }
     }
 
@@ -374,6 +384,7 @@ impl Report<'_> {
         row("plans", self.plans.to_string());
         let PlanSizes { splits, copies, planned_bytes } = self.sizes;
         row("last plan", format!("{splits} splits, {copies} copies, {} planned", figures::bytes(planned_bytes)));
-        format!("{}\n{table}", figures::pass_table(&self.passes)).trim_end().into()
+        let profile = self.profile.as_ref().map(ProfileJson::text).unwrap_or_default();
+        format!("{profile}{}\n{table}", figures::pass_table(&self.passes)).trim_end().into()
     }
 }

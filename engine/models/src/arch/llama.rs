@@ -385,15 +385,10 @@ impl Llama {
         let window = [dim, kv_rows, c.kv_heads, 1];
         let keys = g.view(keys, 0, window, Some(strides))?;
         let values = g.view(values, 0, window, Some(strides))?;
-        let values = g.transpose(values)?;
         let query = g.permute(query, [0, 2, 1, 3])?;
-        let scores = g.mul_mat(keys, query)?;
         #[expect(clippy::cast_precision_loss, reason = "head sizes are small integers")]
         let scale = 1.0 / (dim as f32).sqrt();
-        let weights = g.soft_max(scores, Some(inputs.mask), None, scale, 0.0)?;
-        let mixed = g.mul_mat(values, weights)?;
-        let mixed = g.permute(mixed, [0, 2, 1, 3])?;
-        let mixed = g.cont(mixed)?;
+        let mixed = g.flash_attn_ext(query, keys, values, Some(inputs.mask), None, scale, 0.0, 0.0)?;
         Ok(g.reshape(mixed, [dim * c.heads, tokens, 1, 1])?)
     }
 }

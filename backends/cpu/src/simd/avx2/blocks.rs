@@ -3,7 +3,7 @@
 use core::arch::x86_64::*;
 
 use entensor_components::codec::{
-    BlockCodec, CODEBOOK_IQ4_NL, CODEBOOK_MXFP4, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4K, Q5_0, Q5_1, Q5K, Q6K,
+    BlockCodec, CODEBOOK_IQ4_NL, CODEBOOK_MXFP4, Iq4Nl, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
     power_of_two_half,
 };
 
@@ -118,6 +118,8 @@ pub(crate) enum Quants {
 pub(crate) trait Unpack: BlockCodec {
     /// How quants are given as bytes.
     const QUANTS: Quants;
+    /// Whether the halves of a part have scales of their own.
+    const HALF_SCALES: bool;
     /// Whether the halves of a part have offsets of their own.
     const HALF_OFFSETS: bool;
     /// Scales and offsets.
@@ -334,6 +336,7 @@ macro_rules! unpack {
     ($name:ident, $kind:expr, $Head:ident |$block:ident| $head:expr, |$at:ident, $part:ident| $quants:expr) => {
         impl Unpack for $name {
             const QUANTS: Quants = $kind;
+            const HALF_SCALES: bool = is_halves!($Head);
             const HALF_OFFSETS: bool = $name::OFFSETS && is_halves!($Head);
             type Head = $Head;
 
@@ -357,6 +360,15 @@ macro_rules! unpack {
 unpack!(Q4_0, Quants::Biased(8), Whole | block | scale_alone(block), |block, _part| unpack_nibbles(sixteen(
     block.add(2)
 )));
+
+unpack!(
+    Q4_1,
+    Quants::Unsigned,
+    Whole | block | Whole { scale: all_f16(block), offset: all_f16(block.add(2)) },
+    |block, _part| unpack_nibbles(sixteen(block.add(4)))
+);
+
+unpack!(Q8_0, Quants::Signed, Whole | block | scale_alone(block), |block, _part| thirty_two(block.add(2)));
 
 unpack!(Q5_0, Quants::Biased(16), Whole | block | scale_alone(block), |block, _part| {
     let upper = _mm256_and_si256(spread_bits(word(block.add(2))), _mm256_set1_epi8(16));

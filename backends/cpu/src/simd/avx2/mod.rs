@@ -1,7 +1,11 @@
 //! AVX2 with FMA and F16C, by hand where it matters: conversions, rounding of activations, dot products.
 #![expect(unsafe_code, reason = "instructions beyond the target's baseline, and unaligned loads from checked slices")]
 
+mod attention;
 mod blocks;
+mod bytes;
+mod chain;
+mod panels;
 mod products;
 mod vector;
 
@@ -13,7 +17,10 @@ pub(super) use vector::Stream;
 use crate::kernels::{Map, Zip};
 
 use super::{
-    BLOCK, Blocks, GROUP, GroupLayout, Level, Rounded, Streams, group_bytes, spread_bytes,
+    BLOCK, Blocks, BytePart, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, PlainRows, Rounded,
+    Streams, bundle_block, group_bytes,
+    portable::add_weighted_columns,
+    spread_bytes,
     vector::{Pairing, vector_bytes},
 };
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
@@ -199,6 +206,27 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
+    fn add_columns<const R: usize, const V: usize>(
+        self,
+        k: usize,
+        x: (&[f32], usize),
+        panel: &[f32],
+        out: (&mut [f32], usize),
+    ) {
+        assert!(panel.len() >= (k + 1) * V * LANES);
+        assert!(x.0.len() >= (R - 1) * x.1 + k && out.0.len() >= (R - 1) * out.1 + V * LANES);
+        // SAFETY: this CPU has the instructions, and the lengths were just checked.
+        unsafe { chain::add_columns::<R, V>(k, (x.0.as_ptr(), x.1), panel.as_ptr(), (out.0.as_mut_ptr(), out.1)) }
+    }
+
+    #[inline(always)]
+    fn eight_dots(self, k: usize, w: [&[u8]; LANES], x: &[f32]) -> [f32; LANES] {
+        assert!(x.len() >= k && w.iter().all(|w| w.len() >= k * 4));
+        // SAFETY: this CPU has the instructions, and the lengths were just checked.
+        unsafe { chain::eight_dots(k, w, x) }
+    }
+
+    #[inline(always)]
     fn decode_f16(self, bytes: &[u8], out: &mut [f32]) {
         assert!(bytes.len() >= out.len() * 2);
         let k = out.len();
@@ -263,6 +291,57 @@ impl Level for Avx2 {
         assert!(x.first + N <= GROUP && x.group.len() >= group_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { dots_q4_1::<M, N, S>(k, w, x) }
+    }
+
+    #[inline(always)]
+    fn decode_blocks<B: Blocks>(self, row: &[u8], step: usize, first: usize, out: &mut [f32]) {
+        assert!(out.len().is_multiple_of(B::ELEMENTS));
+        assert!(row.len() >= spread_bytes(first + out.len() / B::ELEMENTS, step, B::BYTES));
+        // SAFETY: `self` proves the features; the length was just checked.
+        unsafe { panels::decode_blocks::<B>(row.as_ptr(), step, first, out) }
+    }
+
+    #[inline(always)]
+    fn interleave(self, rows: &PanelRows, depth: usize, panel: &mut Panel) {
+        // SAFETY: `self` proves the features.
+        unsafe { panels::interleave(rows, depth, panel) }
+    }
+
+    #[inline(always)]
+    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]) {
+        check(x, panel.len() * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { panels::panel_dots(panel, x, sums) }
+    }
+
+    #[inline(always)]
+    fn round_bundle(self, x: &[f32], row: usize, first: usize, bundle: &mut [u8]) {
+        assert!(x.len().is_multiple_of(BLOCK) && row < GROUP);
+        assert!(bundle.len() >= bundle_block(first + x.len() / BLOCK));
+        // SAFETY: `self` proves the features; the blocks were just checked.
+        unsafe { bytes::round_bundle(x, row, first, bundle.as_mut_ptr()) }
+    }
+
+    fn has_byte_panels<B: Blocks>() -> bool {
+        bytes::has_panels::<B>()
+    }
+
+    #[inline(always)]
+    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]) {
+        assert!(bytes::has_panels::<B>() && rows.len() <= PANEL_ROWS);
+        let blocks = ((first + panel.len()) * BLOCK).div_ceil(B::ELEMENTS);
+        for (row, step) in rows {
+            assert!(row.len() >= spread_bytes(blocks, *step, B::BYTES));
+        }
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { bytes::pack::<B>(rows, first, panel) }
+    }
+
+    #[inline(always)]
+    fn byte_dots(self, panel: &[BytePart], bundle: &[u8], sums: &mut [[f32; PANEL_ROWS]; GROUP]) {
+        assert!(bundle.len() >= bundle_block(panel.len()));
+        // SAFETY: `self` proves the features; the length was just checked.
+        unsafe { bytes::dots(panel, bundle.as_ptr(), sums) }
     }
 
     #[inline(always)]
@@ -339,5 +418,87 @@ impl Level for Avx2 {
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { vector::products(w, |w| vector::row_plain::<BF16>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]) {
+        let blocks = out.len() / BLOCK;
+        assert!(out.len().is_multiple_of(BLOCK) && bytes.len() >= blocks * 34);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { attention::decode_q8_0(blocks, bytes.as_ptr(), out.as_mut_ptr()) }
+    }
+
+    #[inline(always)]
+    fn add_scores<const N: usize>(self, k: usize, rows: PlainRows<'_>, queries: [&[f32]; N], scores: [&mut [f32]; N]) {
+        rows.check(k);
+        let count = rows.count;
+        assert!(queries.iter().all(|query| query.len() >= k) && scores.iter().all(|scores| scores.len() >= count));
+        let (queries, scores) = (queries.map(<[f32]>::as_ptr), scores.map(<[f32]>::as_mut_ptr));
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe {
+            if rows.halves {
+                attention::scores::<N, { attention::F16 }>(k, rows, queries, scores);
+            } else {
+                attention::scores::<N, { attention::F32 }>(k, rows, queries, scores);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_weighted<const N: usize>(
+        self,
+        rows: PlainRows<'_>,
+        weights: [&[f32]; N],
+        rescale: [f32; N],
+        sums: [&mut [f32]; N],
+    ) {
+        let width = sums.iter().map(|sums| sums.len()).max().unwrap_or(0);
+        rows.check(width);
+        assert!(
+            weights.iter().all(|weights| weights.len() >= rows.count) && sums.iter().all(|sums| sums.len() == width)
+        );
+        let (mut sums, whole) = (sums, width - width % 8);
+        if whole < width {
+            for ((weights, &rescale), sums) in weights.iter().zip(&rescale).zip(&mut sums) {
+                add_weighted_columns(rows, whole, weights, rescale, sums);
+            }
+        }
+        let (weights, sums) = (weights.map(<[f32]>::as_ptr), sums.map(<[f32]>::as_mut_ptr));
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe {
+            if rows.halves {
+                attention::weighted::<N, { attention::F16 }>(whole, rows, weights, rescale, sums);
+            } else {
+                attention::weighted::<N, { attention::F32 }>(whole, rows, weights, rescale, sums);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_panel<const M: usize>(self, a: &[f32], panel: &[[f32; PANEL]], sums: &mut [f32], strides: [usize; 2]) {
+        assert!(a.len() >= (M - 1) * strides[0] + panel.len() && sums.len() >= (M - 1) * strides[1] + PANEL);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { attention::panel::<M>(panel.len(), a.as_ptr(), panel.as_ptr().cast(), sums.as_mut_ptr(), strides) }
+    }
+
+    #[inline(always)]
+    fn turn_into_panel(self, rows: &[f32], stride: usize, panel: &mut [[f32; PANEL]]) {
+        let width = panel.len();
+        if rows.len() < (PANEL - 1) * stride + width || !width.is_multiple_of(8) {
+            return super::Portable.turn_into_panel(rows, stride, panel);
+        }
+        for first in [0, 8] {
+            for start in (0..width).step_by(8) {
+                let at = |row: usize| rows[(first + row) * stride + start..][..8].as_ptr();
+                // SAFETY: `self` proves the features; eight elements of eight rows were just checked, and there are eight rows of the
+                // panel from `start` on.
+                unsafe {
+                    attention::turn(
+                        std::array::from_fn(at),
+                        panel.as_mut_ptr().cast::<f32>().add(start * PANEL + first),
+                    );
+                }
+            }
+        }
     }
 }

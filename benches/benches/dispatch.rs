@@ -78,7 +78,7 @@ fn chain_of_adds(
 ) -> Result<(Box<dyn PreparedSplit>, Vec<MemoryHandle>), Failure> {
     let tensor = |slot, width| -> Result<TensorRef, Failure> {
         let shape = Shape::new(&[width]).ok_or("one axis")?;
-        let desc = TensorDesc::packed(DType::F32, shape).ok_or("a small tensor")?;
+        let desc = TensorDesc::packed(DType::F32, shape)?;
         Ok(TensorRef { desc, memory: MemorySlot(slot), offset_bytes: 0 })
     };
     let (x, one) = (tensor(0, width)?, tensor(1, 1)?);
@@ -109,7 +109,7 @@ fn helpers() -> Result<(), Failure> {
             }
             once(split, memory)
         };
-        (0..5).for_each(|_| drop(black_box(once(split, memory))));
+        (0..5).for_each(|_| _ = black_box(once(split, memory)));
         spread(std::iter::repeat_with(sample).take(samples).collect())
     };
     println!("a helper that is asked: one run of {width} additions, µs: least, middle, most");

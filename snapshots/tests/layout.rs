@@ -106,7 +106,6 @@ fn unsafe_stands_only_in_kernels_the_mapping_and_counting_allocators() {
             || path == "engine/models/src/gguf/file.rs"
             || path.starts_with("engine/models/tests/")
             || path.starts_with("benches/benches/passes/")
-            || path.starts_with("benches/benches/policy_vs_peers/gemm_calls")
             || path.starts_with("benches/benches/plan_vs_ggml/ggml/")
             || path == "snapshots/tests/planning_memory.rs";
         assert!(allowed, "{path} holds code that the compiler does not check");

@@ -107,7 +107,6 @@ fn unsafe_stands_only_in_kernels_the_mapping_and_counting_allocators() {
             || path == "engine/models/src/gguf/file.rs"
             || path.starts_with("engine/models/tests/")
             || path.starts_with("benches/benches/passes/")
-            || path.starts_with("benches/benches/policy_vs_peers/gemm_calls")
             || path.starts_with("benches/benches/plan_vs_ggml/ggml/")
             || path == "benches/llamacpp/src/engine.rs"
             || path == "benches/src/limits.rs"

@@ -91,7 +91,7 @@ pub(crate) enum Kernel {
     AddId(AddId),
     Route(Route),
     Gather(Gather),
-    FlashAttn(FlashAttn),
+    FlashAttn(Box<FlashAttn>),
     FlashMerge(FlashMerge),
     Lstm(Lstm),
     Gru(Gru),

@@ -60,7 +60,7 @@ impl Builder {
         // A few multiply-adds cost as much as moving a byte.
         let cost = out.rows().saturating_mul(k.shape[1].saturating_mul(k.shape[0] + v.shape[0]) / 2);
         let kernel = FlashAttn { q, k, v, mask, sinks, out, partials, scale, max_bias, softcap, cut };
-        self.push(Kernel::FlashAttn(kernel), cut.chunks(), operands, Some(&partials.unwrap_or(out)), cost);
+        self.push(Kernel::FlashAttn(Box::new(kernel)), cut.chunks(), operands, Some(&partials.unwrap_or(out)), cost);
         if let Some(partials) = partials {
             let grid = Grid::rows(out.rows(), out.shape[0], (partials.shape[0] * cut.parts).saturating_mul(cost::MOVE));
             let kernel = FlashMerge { partials, sinks, out, grid };

@@ -2,7 +2,7 @@
 
 use entensor_components::DType;
 
-use super::{FlashAttn, Gathered, Masks, Query};
+use super::{FlashAttn, Gathered, Masks, Query, load_part};
 use crate::{
     simd::{Level, PlainRows},
     tensor::{Bases, Tensor},
@@ -53,7 +53,7 @@ impl<'a> Source<'a> {
                 || {
                     for (row, tile) in decoded.iter_mut().enumerate().take(count) {
                         let row = self.tensor.row([first + row, self.plane[0], self.plane[1]]);
-                        row.load(level, start, &mut tile[..len]);
+                        load_part(level, &row, self.tensor.place().dtype, start, &mut tile[..len]);
                     }
                 },
             );

@@ -12,6 +12,8 @@
 mod few;
 mod tiles;
 
+use entensor_components::DType;
+
 use super::Grid;
 use crate::{
     math::{exp, exp_below_zero, tanh},
@@ -360,6 +362,18 @@ impl FlashAttn {
     }
 }
 
+/// Decodes elements of a row that may be a part of a block: blocks of some dtypes are longer than what is looked at together.
+#[inline(always)]
+fn load_part<L: Level>(level: L, row: &Row, dtype: DType, start: usize, out: &mut [f32]) {
+    let block = dtype.block_elements() as usize;
+    if start.is_multiple_of(block) && out.len().is_multiple_of(block) {
+        return row.load(level, start, out);
+    }
+    let (mut whole, first) = ([0.0; TILE], start / block * block);
+    row.load(level, first, &mut whole[..block]);
+    out.copy_from_slice(&whole[start - first..][..out.len()]);
+}
+
 fn sink_of<L: Level>(level: L, bases: Bases<'_>, sinks: Option<&Place>, head: usize) -> Option<f32> {
     sinks.map(|sinks| {
         let mut sink = [0.0];
@@ -443,8 +457,6 @@ impl FlashMerge {
 
 #[cfg(test)]
 mod tests {
-    use entensor_components::DType;
-
     use super::*;
 
     #[test]

@@ -2,7 +2,7 @@
 
 use entensor_components::DType;
 
-use super::{COLUMNS, FlashAttn, Gathered, Masks, Query};
+use super::{COLUMNS, FlashAttn, Gathered, Masks, Query, load_part};
 use crate::{
     simd::{Level, PANEL},
     tensor::{Bases, Tensor},
@@ -45,7 +45,7 @@ fn decode<L: Level>(
             let row = unsafe { from.row_bytes(at) };
             level.decode_f16(&row[start * 2..(start + len) * 2], &mut to[..len]);
         } else {
-            from.row(at).load(level, start, &mut to[..len]);
+            load_part(level, &from.row(at), place.dtype, start, &mut to[..len]);
         }
     }
 }

@@ -149,7 +149,8 @@ unsafe fn weighted_columns<const N: usize, const C: usize, const W: u8>(
     rescale: [f32; N],
     sums: [*mut f32; N],
 ) {
-    let mut added = [[_mm256_setzero_ps(); C]; N];
+    // By columns: those of a value meet all weights.
+    let mut added = [[_mm256_setzero_ps(); N]; C];
     for j in 0..of.count {
         let row = of.bytes.as_ptr().wrapping_add(j * of.stride_bytes);
         if W == F16 && C > 1 {
@@ -160,22 +161,22 @@ unsafe fn weighted_columns<const N: usize, const C: usize, const W: u8>(
             // SAFETY: the caller promises a weight for every row.
             weight[n] = unsafe { _mm256_broadcast_ss(&*weights[n].add(j)) };
         }
-        for c in 0..C {
+        for (c, added) in added.iter_mut().enumerate() {
             let at = start + 8 * c;
             // SAFETY: the caller promises the columns.
             let value = unsafe { eight::<W>(row, at, at + 8) };
             for n in 0..N {
-                added[n][c] = _mm256_fmadd_ps(weight[n], value, added[n][c]);
+                added[n] = _mm256_fmadd_ps(weight[n], value, added[n]);
             }
         }
     }
     for n in 0..N {
         let rescale = _mm256_set1_ps(rescale[n]);
-        for c in 0..C {
+        for (c, added) in added.iter().enumerate() {
             // SAFETY: the caller promises the columns.
             unsafe {
                 let at = sums[n].add(start + 8 * c);
-                _mm256_storeu_ps(at, _mm256_fmadd_ps(_mm256_loadu_ps(at), rescale, added[n][c]));
+                _mm256_storeu_ps(at, _mm256_fmadd_ps(_mm256_loadu_ps(at), rescale, added[n]));
             }
         }
     }
@@ -235,11 +236,11 @@ pub(super) unsafe fn panel<const M: usize>(
     for d in 0..k {
         // SAFETY: the caller promises `k` rows of the panel.
         let b = unsafe { [_mm256_loadu_ps(panel.add(d * PANEL)), _mm256_loadu_ps(panel.add(d * PANEL + 8))] };
-        for m in 0..M {
+        for (m, added) in added.iter_mut().enumerate() {
             // SAFETY: the caller promises `M` rows of `k` elements.
             let x = unsafe { _mm256_broadcast_ss(&*a.add(m * strides[0] + d)) };
-            added[m][0] = _mm256_fmadd_ps(x, b[0], added[m][0]);
-            added[m][1] = _mm256_fmadd_ps(x, b[1], added[m][1]);
+            added[0] = _mm256_fmadd_ps(x, b[0], added[0]);
+            added[1] = _mm256_fmadd_ps(x, b[1], added[1]);
         }
     }
     for (m, added) in added.iter().enumerate() {

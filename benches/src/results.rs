@@ -70,7 +70,7 @@ pub fn machine() -> String {
 /// The day, in UTC, of so many seconds after 1970.
 fn date(seconds: u64) -> String {
     let mut days = seconds / 86_400;
-    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut year = 1970;
     while days >= 365 + u64::from(is_leap(year)) {
         days -= 365 + u64::from(is_leap(year));

@@ -94,7 +94,7 @@ impl Runner<'_> {
         let failed = |source| EngineError::Backend { what: Arc::clone(&port.target.name), source };
         match self.held.as_mut().and_then(|held| held.bytes_mut(place.memory)) {
             Some(held) => {
-                held.get_mut(range(place, bytes.len())).ok_or_else(|| failed(outside(place)))?.copy_from_slice(bytes)
+                held.get_mut(range(place, bytes.len())).ok_or_else(|| failed(outside(place)))?.copy_from_slice(bytes);
             }
             None => {
                 let memory = &self.memory[place.memory.0 as usize];
@@ -127,7 +127,7 @@ impl Runner<'_> {
         let failed = |source| EngineError::Backend { what: name(), source };
         match self.held.as_ref().and_then(|held| held.bytes(place.memory)) {
             Some(held) => {
-                bytes.copy_from_slice(held.get(range(place, bytes.len())).ok_or_else(|| failed(outside(place)))?)
+                bytes.copy_from_slice(held.get(range(place, bytes.len())).ok_or_else(|| failed(outside(place)))?);
             }
             None => {
                 let memory = &self.memory[place.memory.0 as usize];

@@ -41,7 +41,8 @@ impl Link {
     }
 }
 
-/// Whether an op is a function of the elements of its only operand.
+/// Whether an op is a function of the elements of its only operand, as nets have them between layers. What is not named here is a step
+/// of its own.
 fn is_map(op: &Op) -> bool {
     matches!(
         op,
@@ -61,7 +62,6 @@ fn is_map(op: &Op) -> bool {
             | Op::GeluErf {}
             | Op::Hardsigmoid {}
             | Op::Hardswish {}
-            | Op::Softplus {}
     )
 }
 
@@ -123,7 +123,7 @@ fn find(split: &dyn SplitView, first: usize) -> Vec<Link> {
         }
         let Some(next) = link(node, last.as_ref()) else { break };
         // Only the next node can read what is not written.
-        let beside = next.beside().map(|place| place.region());
+        let beside = next.beside().map(Place::region);
         if beside.is_some_and(|beside| links.iter().any(|link| link.out.region().overlaps(&beside))) {
             break;
         }

@@ -24,7 +24,10 @@ fn bundle<L: Level>(level: L, k: usize) -> ([Vec<f32>; GROUP], Vec<u8>) {
         for (block, x) in x.chunks_exact_mut(BLOCK).enumerate() {
             match (block + row) % 5 {
                 0 => x.fill(0.0),
-                1 => x.iter_mut().enumerate().for_each(|(i, v)| *v *= if i / FOUR % 2 == 0 { 1e-3 } else { 1.0 }),
+                1 => x
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(i, v)| *v *= if (i / FOUR).is_multiple_of(2) { 1e-3 } else { 1.0 }),
                 2 => x[9] *= 100.0,
                 3 => x.iter_mut().for_each(|v| *v *= 1e-38),
                 _ => {}

@@ -180,7 +180,7 @@ fn check_rounding(level: impl Level) {
         assert_eq!(found.bytes, portable.bytes, "levels agree");
         for (i, v) in found.met.iter().enumerate() {
             // The even fours of the second block and the odd ones of the third.
-            let spoilt = i / BLOCK == 1 && i / FOUR % 2 == 0 || i / BLOCK == 2 && i / FOUR % 2 == 1;
+            let spoilt = i / BLOCK == 1 && (i / FOUR).is_multiple_of(2) || i / BLOCK == 2 && i / FOUR % 2 == 1;
             assert_eq!(v.is_nan(), spoilt, "element {i}");
         }
         let step = x[3 * BLOCK..].iter().fold(0.0_f32, |m, v| m.max(v.abs())) / 127.0;
@@ -202,8 +202,8 @@ fn every_block_has_one_place() {
         for block in 0..blocks {
             let slot = pairing.slot(block);
             let mut take = |at: usize, len: usize| {
-                for byte in at..at + len {
-                    assert!(!std::mem::replace(&mut taken[byte], true), "block {block}: byte {byte} is another's");
+                for taken in &mut taken[at..at + len] {
+                    assert!(!std::mem::replace(taken, true), "block {block}: bytes from {at} on are another's");
                 }
             };
             take(slot.quants(), 16);

@@ -137,7 +137,7 @@ unsafe fn split(at: *const u8) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn spread_lane<const LANE: i16>(v: __m256i) -> __m256i {
-    _mm256_shuffle_epi8(v, _mm256_set1_epi16(const { 2 * LANE | (2 * LANE + 1) << 8 }))
+    _mm256_shuffle_epi8(v, _mm256_set1_epi16(const { (2 * LANE) | ((2 * LANE + 1) << 8) }))
 }
 
 /// Dot products of a quad whose halves of parts have scales of their own: unsigned quants of up to 6 bits by pair and half. `scales` are

@@ -144,6 +144,13 @@ impl<W: BorrowMut<World>> Engine<W> {
             let written = plan.plan.backends[backend].handle.write(memory, place.offset_bytes, bytes);
             written.map_err(|source| EngineError::Backend { what: target.name, source })?;
         }
+        // A consumed input gives its memory to others after its last reader: what outputs there were may lie in it.
+        if plan.plan.flags[node].consumed
+            && plan.plan.programs.len() == 1
+            && let Some(runs) = self.world().get::<GraphRuns>(graph.0)
+        {
+            runs.forget_results();
+        }
         if let Some(written) =
             self.world_mut().get_mut::<InputState>(graph.0).as_mut().and_then(|state| state.written.get_mut(node))
         {

@@ -3,7 +3,11 @@
 //! [`Engine::run`] finds out each time whether anything has changed, and locks the memory of each run. While a runner lives nothing can change:
 //! it borrows the engine. So its runs walk the steps and do nothing else.
 
-use std::{borrow::BorrowMut, sync::Arc};
+use std::{
+    borrow::BorrowMut,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::Arc,
+};
 
 use bevy_ecs::{entity::EntityHashMap, prelude::*};
 use entensor_components::{BackendError, GraphTensors, HeldSplit, MemoryHandle, TensorRef};
@@ -46,6 +50,8 @@ pub struct Runner<'a> {
     consumes: bool,
     /// Whether the last run ended well; `None` before the first.
     ended_well: Option<bool>,
+    /// Whether an input was written since whose memory outputs may lie in.
+    overwritten: bool,
 }
 
 impl Runner<'_> {
@@ -60,6 +66,7 @@ impl Runner<'_> {
         if self.consumes {
             self.consume();
         }
+        self.overwritten = false;
         let done = match &mut self.held {
             Some(held) => held.run().map_err(|source| self.split_failed(source)),
             None => run_plan(self.plan, self.memory, self.slot),
@@ -101,6 +108,8 @@ impl Runner<'_> {
                 owner(self.plan, place).write(memory, place.offset_bytes, bytes).map_err(failed)?;
             }
         }
+        // A consumed input gives its memory to others after its last reader, outputs among them.
+        self.overwritten |= self.plan.flags[port.node].consumed && self.plan.programs.len() == 1;
         if !std::mem::replace(&mut self.written[port.node], true) && self.needed.contains(&port.node) {
             self.missing -= 1;
         }
@@ -110,8 +119,9 @@ impl Runner<'_> {
     /// Reads an output of the last run, or an input.
     ///
     /// # Errors
-    /// Wrong dtype or length; a tensor of another graph, or whose memory others use; [`EngineError::OutputGone`] before the first run and after
-    /// one that failed; what the backend reports.
+    /// Wrong dtype or length; a tensor of another graph, or whose memory others use; [`EngineError::OutputGone`] before the first run, after
+    /// one that failed, and once an input that runs consume was written for the next, and for inputs that were not written; what the
+    /// backend reports.
     pub fn read<T: Element>(&self, tensor: Tensor, values: &mut [T]) -> Result<(), EngineError> {
         let index = self.index(tensor)?;
         let port = self.ports[index].as_ref().ok_or(EngineError::UnknownTensor)?;
@@ -120,7 +130,9 @@ impl Runner<'_> {
         if !port.is_readable {
             return Err(EngineError::NotReadable { tensor: name() });
         }
-        if !port.is_input && self.ended_well != Some(true) {
+        let is_there =
+            if port.is_input { self.written[port.node] } else { self.ended_well == Some(true) && !self.overwritten };
+        if !is_there {
             return Err(EngineError::OutputGone { graph: Arc::clone(&self.graph), tensor: name() });
         }
         let (bytes, place) = (bytemuck::cast_slice_mut::<T, u8>(values), &port.place);
@@ -190,7 +202,7 @@ fn only_split(plan: &Plan, slot: u32) -> Option<usize> {
 
 impl<W: BorrowMut<World>> Engine<W> {
     /// Gives a closure a runner of one graph: for graphs so small that finding out each time that nothing has changed would take longer than
-    /// the run itself. Plans the graph and binds its memory if needed, and waits until no run is under way.
+    /// the run itself. Plans the graph and binds its memory if needed, and waits for runs that use the same memory.
     ///
     /// While the closure runs, the graph's memory is the runner's: inputs are written and outputs are read through it. Inputs that are written
     /// already stay so. Afterwards the outputs of the last run can be read as those of any other. Systems of the user's own that stand around
@@ -230,7 +242,8 @@ impl<W: BorrowMut<World>> Engine<W> {
         self.abandon(graph);
         self.plan(graph)?;
         self.hold_arena(graph)?;
-        self.settle_all();
+        self.settle_arena(graph);
+        self.settle_shared(graph);
         let world = self.world();
         let planned = world.get::<GraphPlan>(graph.0).ok_or(EngineError::UnknownGraph)?;
         let (plan, memory, slot) = (Arc::clone(&planned.plan), planned.binding.clone(), planned.slot);
@@ -238,9 +251,16 @@ impl<W: BorrowMut<World>> Engine<W> {
         let _existing = planned.existing.clone();
         let written = world.get::<InputState>(graph.0).map(|state| state.written.clone()).unwrap_or_default();
         let mut runner = self.runner_of(graph, &plan, &memory, slot, written)?;
-        let done = work(&mut runner);
-        let (written, ended_well) = (std::mem::take(&mut runner.written), runner.ended_well);
+        let done = catch_unwind(AssertUnwindSafe(|| work(&mut runner)));
+        let (mut written, mut ended_well) = (std::mem::take(&mut runner.written), runner.ended_well);
+        if runner.overwritten {
+            ended_well = Some(false);
+        }
         drop(runner);
+        if done.is_err() {
+            // Nobody knows how far it came.
+            (written, ended_well) = (Vec::new(), Some(false));
+        }
         let world = self.world_mut();
         if let Some(mut state) = world.get_mut::<InputState>(graph.0) {
             state.written = written;
@@ -252,7 +272,7 @@ impl<W: BorrowMut<World>> Engine<W> {
                 Some(false) => runs.forget_results(),
             }
         }
-        done
+        done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn runner_of<'a>(
@@ -303,6 +323,7 @@ impl<W: BorrowMut<World>> Engine<W> {
             missing,
             consumes,
             ended_well: None,
+            overwritten: false,
         };
         if let Some(split) = only_split(plan, slot) {
             let held = plan.programs[slot as usize % plan.programs.len()].prepared[split].hold(memory);

@@ -30,13 +30,15 @@ pub struct RunId {
 #[derive(Resource, Default)]
 pub(crate) struct InFlight(Vec<Entity>);
 
-/// Notes a graph, and forgets those whose runs are over.
+/// Notes a graph, and forgets those whose runs are over and whose last one has no error that somebody may want to hear of.
 fn note_in_flight(world: &mut World, graph: Entity) {
     world.init_resource::<InFlight>();
     world.resource_scope(|world, mut flight: Mut<'_, InFlight>| {
-        let is_under_way =
-            |&other: &Entity| other != graph && world.get::<GraphRuns>(other).is_some_and(|runs| runs.in_flight() > 0);
-        flight.0.retain(is_under_way);
+        let is_wanted = |&other: &Entity| {
+            let runs = world.get::<GraphRuns>(other).filter(|_| other != graph);
+            runs.is_some_and(|runs| runs.in_flight() > 0 || runs.is_failed(runs.last()))
+        };
+        flight.0.retain(is_wanted);
         flight.0.push(graph);
     });
 }

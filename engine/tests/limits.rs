@@ -237,3 +237,40 @@ fn a_failure_in_a_slice_is_that_of_the_run() {
     engine.read(graph, row, &mut result).expect("an output");
     assert_eq!(result, [2.0, 3.0]);
 }
+
+/// What a paused run has computed in place of its inputs is not computed again when it gets all the time that it needs.
+#[test]
+fn a_paused_run_goes_on_where_it_was_without_a_limit_too() {
+    const LEN: usize = 64 * 1024;
+    let mut engine = Engine::builder().backend("cpu:threads=1").verify_plans(true).build().expect("the host is there");
+    let mut g = GraphBuilder::new("in place");
+    let x = g.consumed_input("x", DType::F32, &[LEN as u64]).expect("a small input");
+    let mut y = x;
+    for _ in 0..6 {
+        y = g.scale(y, 2.0).expect("shapes fit");
+    }
+    let y = g.output("y", y).expect("a free name");
+    let graph = engine.add_graph(g);
+    let mut paused = 0;
+    for slices in 1..40 {
+        engine.write(graph, x, &vec![1.0_f32; LEN]).expect("an input");
+        let mut progress = RunProgress::Paused;
+        for _ in 0..slices {
+            if progress == RunProgress::Paused {
+                progress = engine.run_until(graph, &no_time()).expect("nothing fails");
+            }
+        }
+        if progress == RunProgress::Paused {
+            paused += 1;
+            assert_eq!(engine.run_until(graph, &RunLimit::NONE), Ok(RunProgress::Done));
+        }
+        let mut result = vec![0.0_f32; LEN];
+        engine.read(graph, y, &mut result).expect("an output");
+        assert!(result.iter().all(|&v| v == 64.0), "after {slices} slices: {:?}", result.iter().find(|&&v| v != 64.0));
+    }
+    assert!(paused > 5, "{paused} runs were paused");
+    // The next input lies where the result may lie.
+    engine.write(graph, x, &vec![1.0_f32; LEN]).expect("an input");
+    let gone = engine.read(graph, y, &mut vec![0.0_f32; LEN]).expect_err("it was written over");
+    assert_eq!(gone.kind(), "OutputGone");
+}

@@ -173,3 +173,42 @@ fn observers_see_what_lies_inside_of_a_chain() {
         assert!(most < 1e-5, "{name} is off by {most}");
     }
 }
+
+#[test]
+fn consumed_inputs_and_panics_leave_no_stale_results() {
+    let mut engine = Engine::builder().backend("cpu:threads=1").build().expect("the host is there");
+    let mut g = GraphBuilder::new("g");
+    let x = g.consumed_input("x", DType::F32, &[4]).expect("a small input");
+    let y = g.scale(x, 2.0).expect("shapes fit");
+    let y = g.output("y", y).expect("a free name");
+    let graph = engine.add_graph(g);
+    let ran = engine.with_runner(graph, |runner| {
+        let mut result = [0.0_f32; 4];
+        runner.write(x, &[1.0_f32; 4])?;
+        runner.run()?;
+        runner.read(y, &mut result)?;
+        assert_eq!(result, [2.0; 4]);
+        runner.write(x, &[3.0_f32; 4])?;
+        assert_eq!(runner.read(y, &mut result).expect_err("written over").kind(), "OutputGone");
+        runner.run()?;
+        runner.read(y, &mut result)?;
+        assert_eq!(result, [6.0; 4]);
+        Ok(())
+    });
+    assert_eq!(ran, Ok(()));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        engine.with_runner(graph, |runner| -> Result<(), entensor::EngineError> {
+            runner.write(x, &[5.0_f32; 4])?;
+            runner.run()?;
+            panic!("the caller's own");
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(engine.read(graph, y, &mut [0.0_f32; 4]).expect_err("nobody knows").kind(), "OutputGone");
+    assert_eq!(engine.run(graph).expect_err("it was consumed").kind(), "InputNotWritten");
+    engine.write(graph, x, &[7.0_f32; 4]).expect("an input");
+    engine.run(graph).expect("it runs");
+    let mut result = [0.0_f32; 4];
+    engine.read(graph, y, &mut result).expect("an output");
+    assert_eq!(result, [14.0; 4]);
+}

@@ -23,6 +23,8 @@ struct Run {
     existing: Vec<Arc<DeviceBuffer>>,
     slot: u32,
     state: RunState,
+    /// Its time was over before it was: it goes on when somebody waits for it or for a later one, and not beside earlier ones.
+    paused: bool,
 }
 
 impl Run {
@@ -103,7 +105,7 @@ impl GraphRuns {
         own_existing.extend_from_slice(existing);
         let state = RunState::start(plan, slot, runs.recorder.as_ref());
         let (memory, existing) = (own_memory, own_existing);
-        runs.flight.push_back(Run { number, plan: Arc::clone(plan), memory, existing, slot, state });
+        runs.flight.push_back(Run { number, plan: Arc::clone(plan), memory, existing, slot, state, paused: false });
         runs.advance(0, number, limit);
         runs.retire(Mode::Submit, number, &RunLimit::NONE);
         match runs.outcome(number) {
@@ -249,10 +251,18 @@ impl Runs {
         while at < self.flight.len() {
             let (before, rest) = self.flight.make_contiguous().split_at_mut(at);
             let run = &mut rest[0];
+            if run.paused && run.number > number {
+                at += 1;
+                continue;
+            }
             // Only runs of one plan in different slots are under way at once.
             let previous = before.last().map(|run| &run.state);
-            match run.state.advance(&run.plan, &run.memory, run.slot, previous, Mode::Try, &run.limit(number, limit)) {
-                Ok(_) => at += 1,
+            let own = run.limit(number, limit);
+            match run.state.advance(&run.plan, &run.memory, run.slot, previous, Mode::Try, &own) {
+                Ok(all) => {
+                    run.paused = !all && run.number == number && limit.is_over();
+                    at += 1;
+                }
                 Err(error) => self.drop_failed(at, error),
             }
         }
@@ -303,7 +313,7 @@ impl Runs {
             let own = oldest.limit(number, limit);
             // The oldest may wait for devices; the others follow it as far as they can.
             match oldest.state.advance(&oldest.plan, &oldest.memory, oldest.slot, None, Mode::Wait, &own) {
-                Ok(_) if limit.is_over() => {}
+                Ok(all) if limit.is_over() => oldest.paused = !all && oldest.number == number,
                 Ok(_) => self.advance(1, number, limit),
                 Err(error) => {
                     self.drop_failed(0, error);

@@ -133,7 +133,9 @@ impl RunState {
                     let prepared = &*program.prepared[*split as usize];
                     let backend = plan.splits[*split as usize].backend;
                     let is_asynchronous = handle(plan, backend).capabilities().asynchronous;
-                    if is_asynchronous || limit.is_none() && since.is_none() {
+                    // What has been paused goes on where it was.
+                    let is_whole = limit.is_none() && since.is_none() && self.cursor.is_start();
+                    if is_asynchronous || is_whole {
                         prepared.submit(memory).map(|ticket| self.note(step, backend, ticket, since))
                     } else {
                         let ran = match (&self.watch, since) {

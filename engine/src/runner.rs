@@ -259,7 +259,8 @@ impl<W: BorrowMut<World>> Engine<W> {
         drop(runner);
         if done.is_err() {
             // Nobody knows how far it came.
-            (written, ended_well) = (Vec::new(), Some(false));
+            written.fill(false);
+            ended_well = Some(false);
         }
         let world = self.world_mut();
         if let Some(mut state) = world.get_mut::<InputState>(graph.0) {

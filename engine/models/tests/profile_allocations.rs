@@ -1,40 +1,11 @@
 //! A steady run under a profile allocates nothing. One test alone in its process, since it counts allocations.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+mod counting;
 
+use std::time::Duration;
+
+use counting::allocations;
 use entensor::{DType, Engine, GraphBuilder, ProfileConfig};
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-struct Counting;
-
-#[expect(unsafe_code, reason = "an allocator that counts is the only way to prove that nothing allocates")]
-// SAFETY: every call is handed to the system allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn a_steady_run_under_a_profile_allocates_nothing() {
@@ -56,11 +27,11 @@ fn a_steady_run_under_a_profile_allocates_nothing() {
         for _ in 0..3 {
             engine.run(graph).expect("it runs");
         }
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         for _ in 0..100 {
             engine.run(graph).expect("it runs");
         }
-        let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        let made = allocations() - before;
         if config.is_some() {
             let profile = engine.profile_of(graph).expect("it ran");
             assert!(profile.runs.count == 103 && profile.nodes.iter().any(|node| node.count >= 2), "{profile:?}");

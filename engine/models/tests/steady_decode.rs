@@ -3,43 +3,12 @@
 //! Needs the model file named by `ENTENSOR_MODEL`; says so loudly when it is not there. One test alone in its process, since it
 //! counts allocations and reads the peak of resident memory.
 
+mod counting;
 mod real_model;
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicU64, Ordering},
-};
-
+use counting::allocations;
 use entensor_models::{Session, SessionConfig};
 use real_model::{argmax, load, say};
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-struct Counting;
-
-#[expect(unsafe_code, reason = "an allocator that counts is the only way to prove that nothing allocates")]
-// SAFETY: every call is handed to the system allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn six_hundred_tokens_plan_once_and_allocate_nothing() {
@@ -52,9 +21,9 @@ fn six_hundred_tokens_plan_once_and_allocate_nothing() {
     for _ in 0..600 {
         let next = argmax(session.logits());
         let planned = engine.counters().planned;
-        let allocations = ALLOCATIONS.load(Ordering::Relaxed);
+        let before_token = allocations();
         session.feed(&mut engine, &model, &[next]).expect("a token runs");
-        let made = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
+        let made = allocations() - before_token;
         // The first token plans, and the next warm up; the others are steady.
         if engine.counters().planned == planned && session.position() > 8 {
             steady = (steady.0 + 1, steady.1 + made, steady.2.max(made));

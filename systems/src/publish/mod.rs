@@ -99,7 +99,7 @@ pub fn publish(world: &mut World) -> PassResult {
         return Err(PlanError::UnknownGraph);
     }
     check_tensors(world, graph)?;
-    let before = seen(world, graph);
+    let made_from = seen(world, graph);
     let cached = match world.resource::<PlanStatus>() {
         PlanStatus::Cached(plan) => Some(Arc::clone(plan)),
         _ => None,
@@ -142,7 +142,7 @@ pub fn publish(world: &mut World) -> PassResult {
     // The same plan in the same memory goes on where it was: what was written for the next slot stays valid.
     let slot = old.filter(|(p, epoch, _)| Arc::ptr_eq(p, &plan) && *epoch == arena_epoch).map_or(0, |(.., slot)| slot);
     let changed = plan.splits.len();
-    let plan = GraphPlan { plan, seen: before, binding, existing, entities, arena, arena_epoch, shown, slot };
+    let plan = GraphPlan { plan, seen: made_from, binding, existing, entities, arena, arena_epoch, shown, slot };
     let gathered = std::mem::take(&mut world.resource_mut::<Gathered>().0);
     let mut planned = world.entity_mut(graph);
     planned.insert((plan, gathered, GraphStatus::Planned));

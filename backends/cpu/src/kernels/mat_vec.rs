@@ -10,7 +10,7 @@ use super::{Grid, Piece, matmul::side_rows};
 use crate::{
     memory::layout::{SIDE, is_repacked},
     place::Place,
-    simd::{BLOCK, Level, Pairing, QUAD, QUAD_BYTES, Streams},
+    simd::{BLOCK, Level, Pairing, Products, QUAD, QUAD_BYTES, Streams},
     tensor::{Bases, RowMut, TILE, Tensor, work_row},
 };
 
@@ -69,6 +69,7 @@ pub(crate) struct RowCut {
     rows: usize,
     /// Rows of a plane that stay together; whole tiles.
     together: usize,
+    chunk_bytes: usize,
     /// Over these parts of all planes.
     grid: Grid,
 }
@@ -76,6 +77,9 @@ pub(crate) struct RowCut {
 /// Bytes of weights that a chunk has: two microseconds of reading at least, since smaller chunks are claimed too often, and eight at most,
 /// since larger ones let threads wait for the last.
 const STREAM_BYTES: RangeInclusive<usize> = 16 * 1024..=64 * 1024;
+
+/// Bytes of weights that are claimed at once while there is much left: some 20 µs, soon over for those who want to pause.
+const CLAIM_BYTES: usize = 512 * 1024;
 
 /// Chunks that a product should have at least: enough for many threads to end at nearly the same time.
 const ENOUGH_CHUNKS: usize = 128;
@@ -96,11 +100,15 @@ impl RowCut {
         let parts = planes * rows.div_ceil(together);
         // The grid's own unit of cost is that of moving bytes between kernels; here a chunk is what `together` says, or several small planes.
         let per_chunk = (chunk_bytes / row_cost.saturating_mul(together)).max(1);
-        Self { rows, together, grid: Grid::parts(parts, per_chunk) }
+        Self { rows, together, chunk_bytes, grid: Grid::parts(parts, per_chunk) }
     }
 
     pub(crate) fn chunks(&self) -> usize {
         self.grid.chunks()
+    }
+
+    pub(crate) fn chunks_together(&self) -> usize {
+        CLAIM_BYTES / self.chunk_bytes.max(1)
     }
 }
 
@@ -145,7 +153,7 @@ impl<'a> Rows<'a> {
     }
 
     #[inline(always)]
-    fn blocks<B: Streams, const REPACKED: bool>(&self, level: impl Level, rows: std::ops::Range<usize>) {
+    fn blocks<B: Streams, const REPACKED: bool>(&self, level: impl Products, rows: std::ops::Range<usize>) {
         let (k, x) = (self.k, self.x);
         let border = if REPACKED { self.side_rows.clamp(rows.start, rows.end) } else { rows.start };
         if REPACKED {
@@ -163,7 +171,7 @@ impl<'a> Rows<'a> {
     }
 
     #[inline(always)]
-    fn run(&self, level: impl Level, rows: std::ops::Range<usize>) {
+    fn run(&self, level: impl Products, rows: std::ops::Range<usize>) {
         let (k, x) = (self.k, self.x);
         match self.weights.place().dtype {
             DType::F32 => self.tiles::<1>(rows, |w| level.vector_f32(k, w, x), |w| level.vector_f32(k, w, x)),
@@ -189,7 +197,7 @@ impl<'a> Rows<'a> {
 
 impl MatVec {
     #[inline(always)]
-    pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+    pub(crate) fn run<L: Products>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
         let (d2, parts_per_plane) = (self.out.shape[2], self.cut.rows.div_ceil(self.cut.together));
         let rounded = self.weights.dtype.is_block();

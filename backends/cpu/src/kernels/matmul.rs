@@ -22,6 +22,8 @@ pub(crate) enum Activations {
     Groups,
     /// 8-bit blocks, in bundles.
     Bundles,
+    /// As [`Self::Groups`], with 128 added to each quant, so that they are unsigned.
+    Shifted,
 }
 
 impl Activations {
@@ -29,7 +31,7 @@ impl Activations {
     pub(crate) fn bytes(self, k: usize) -> usize {
         match self {
             Self::Plain => GROUP * k * 4,
-            Self::Groups => group_bytes(k),
+            Self::Groups | Self::Shifted => group_bytes(k),
             Self::Bundles => bundle_block(k / BLOCK),
         }
     }
@@ -74,6 +76,11 @@ pub(super) fn round_row<L: Level>(level: L, form: Activations, x: &Row, row: usi
         match form {
             Activations::Bundles => level.round_bundle(&tile[..len], row, start / BLOCK, group),
             Activations::Plain | Activations::Groups => level.quantize(&tile[..len], k, row, start / BLOCK, group),
+            Activations::Shifted => {
+                level.quantize(&tile[..len], k, row, start / BLOCK, group);
+                let whole = len / BLOCK * BLOCK;
+                group[row * k + start..][..whole].iter_mut().for_each(|quant| *quant ^= 0x80);
+            }
         }
     }
 }
@@ -252,18 +259,16 @@ impl<'a> Rows<'a> {
         std::array::from_fn(|row| unsafe { self.x.row_bytes([j + row, self.plane[0], self.plane[1]]) })
     }
 
-    /// The bundle of a row of activations.
+    /// The group or bundle of a row of activations.
     #[inline(always)]
-    pub(super) fn bundle(&self, j: usize) -> &'a [u8] {
+    pub(super) fn group(&self, j: usize) -> &'a [u8] {
         // SAFETY: as for the weights.
         unsafe { self.x.row_bytes([self.first_group + j / GROUP, 0, 0]) }
     }
 
     #[inline(always)]
     fn rounded(&self, j: usize) -> Rounded<'a> {
-        // SAFETY: as for the weights.
-        let group = unsafe { self.x.row_bytes([self.first_group + j / GROUP, 0, 0]) };
-        Rounded { group, first: j % GROUP }
+        Rounded { group: self.group(j), first: j % GROUP }
     }
 
     /// Where the row of the result lies that a row of activations is for; nowhere, if its group has no such row.

@@ -42,7 +42,7 @@ pub(crate) use sums::{Cumsum, PARTIAL_WIDTH, SumPartials, SumPieces, SumRows};
 pub(crate) use upscale::{Positions, Upscale};
 
 use crate::{
-    simd::{AnyLevel, Level},
+    simd::{AnyLevel, Level, Products},
     tensor::Bases,
 };
 
@@ -104,10 +104,30 @@ impl Kernel {
             AnyLevel::Portable(level) => self.run_at(level, bases, chunk),
             #[cfg(target_arch = "x86_64")]
             AnyLevel::Avx2(level) => self.run_at(level, bases, chunk),
+            #[cfg(target_arch = "x86_64")]
+            AnyLevel::Avx512(level) => match self {
+                Self::PanelProduct(kernel) => {
+                    kernel.run(level, bases, chunk);
+                    Ok(())
+                }
+                Self::MatVec(kernel) => {
+                    level.base().vectorize(
+                        #[inline(always)]
+                        || kernel.run(level, bases, chunk),
+                    );
+                    Ok(())
+                }
+                _ => self.run_at(level.base(), bases, chunk),
+            },
         }
     }
 
-    fn run_at<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) -> Result<(), BadId> {
+    /// Neighbouring chunks that one walker had better take at once.
+    pub(crate) fn chunks_together(&self) -> usize {
+        if let Self::MatVec(kernel) = self { kernel.cut.chunks_together() } else { 1 }
+    }
+
+    fn run_at<L: Products<Base = L> + Level>(&self, level: L, bases: Bases<'_>, chunk: usize) -> Result<(), BadId> {
         // A closure is compiled for the level only where it is inlined, and large ones are not unless told.
         macro_rules! run {
             ($kernel:ident) => {

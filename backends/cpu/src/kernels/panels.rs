@@ -2,7 +2,7 @@
 //!
 //! A panel has sixteen rows of weights side by side, so that a row of activations needs nothing but loads, spread elements and
 //! multiply-adds, and every result keeps a lane of its own: nothing is ever added across lanes. What a result is does not depend on the
-//! rows around it. Panels are f32, or bytes where a level multiplies those faster.
+//! rows around it. Products are f32, or bytes where a level multiplies those faster.
 #![expect(unsafe_code, reason = "writes the elements of its chunk")]
 
 use std::ops::Range;
@@ -16,8 +16,7 @@ use super::{
 use crate::{
     place::Place,
     simd::{
-        AnyLevel, BLOCK, BYTE_PARTS, Blocks, BytePart, GROUP, Level, PANEL_DEPTH, PANEL_ROWS, Panel, PanelRows,
-        bundle_block,
+        AnyLevel, BLOCK, BYTE_PARTS, Blocks, GROUP, Level, PANEL_DEPTH, PANEL_ROWS, Panel, PanelRows, Products,
     },
     tensor::Bases,
 };
@@ -39,7 +38,7 @@ const CHUNK_PRODUCTS: usize = 6 << 20;
 pub(crate) struct PanelProduct {
     /// Packed rows.
     pub(crate) weights: Place,
-    /// Packed f32 rows with the axes of the activations, or bundles.
+    /// Packed f32 rows with the axes of the activations, or rounded ones.
     pub(crate) x: Place,
     /// Which of both.
     pub(crate) form: Activations,
@@ -142,44 +141,63 @@ fn decode<L: Level>(dtype: DType) -> Option<Decode<L>> {
 }
 
 /// Packs parts from the given one on of rows that have every so many blocks of their bytes.
-type Pack<L> = fn(L, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]);
+type Pack<L> = fn(L, rows: &[(&[u8], usize)], first: usize, panel: &mut [<L as Products>::Part]);
 
-fn pack_of<B: Blocks, L: Level>() -> Option<Pack<L>> {
-    let pack: Pack<L> = |level, rows, first, panel| level.pack_bytes::<B>(rows, first, panel);
-    L::has_byte_panels::<B>().then_some(pack)
+/// Adds the products of a panel with a group of rows of so many activations, from the given block on.
+type ByteDots<L> =
+    fn(L, panel: &[<L as Products>::Part], k: usize, x: &[u8], first: usize, sums: &mut [[f32; PANEL_ROWS]; GROUP]);
+
+/// What is done with the blocks of a dtype as bytes.
+struct Bytes<L: Products> {
+    pack: Pack<L>,
+    dots: ByteDots<L>,
 }
 
-/// How a dtype is packed, where bytes are faster than f32.
-fn pack<L: Level>(dtype: DType) -> Option<Pack<L>> {
+fn bytes_of<B: Blocks, L: Products>() -> Option<Bytes<L>> {
+    L::has_byte_panels::<B>().then_some(Bytes {
+        pack: |level, rows, first, panel| level.pack_bytes::<B>(rows, first, panel),
+        dots: |level, panel, k, x, first, sums| level.byte_dots::<B>(panel, k, x, first, sums),
+    })
+}
+
+/// The blocks of a dtype as bytes, where these are faster than f32.
+fn bytes<L: Products>(dtype: DType) -> Option<Bytes<L>> {
     match dtype {
-        DType::Q4_0 => pack_of::<codec::Q4_0, L>(),
-        DType::Q4_1 => pack_of::<codec::Q4_1, L>(),
-        DType::Q5_0 => pack_of::<codec::Q5_0, L>(),
-        DType::Q5_1 => pack_of::<codec::Q5_1, L>(),
-        DType::Q4K => pack_of::<codec::Q4K, L>(),
-        DType::Q5K => pack_of::<codec::Q5K, L>(),
-        DType::Mxfp4 => pack_of::<codec::Mxfp4, L>(),
-        // Their quants are too large for sums of 16 bits, or have scales of their own for every 16.
-        DType::Q8_0 | DType::Q2K | DType::Q3K | DType::Q6K | DType::Iq4Nl => None,
+        DType::Q4_0 => bytes_of::<codec::Q4_0, L>(),
+        DType::Q4_1 => bytes_of::<codec::Q4_1, L>(),
+        DType::Q5_0 => bytes_of::<codec::Q5_0, L>(),
+        DType::Q5_1 => bytes_of::<codec::Q5_1, L>(),
+        DType::Q8_0 => bytes_of::<codec::Q8_0, L>(),
+        DType::Q2K => bytes_of::<codec::Q2K, L>(),
+        DType::Q3K => bytes_of::<codec::Q3K, L>(),
+        DType::Q4K => bytes_of::<codec::Q4K, L>(),
+        DType::Q5K => bytes_of::<codec::Q5K, L>(),
+        DType::Q6K => bytes_of::<codec::Q6K, L>(),
+        DType::Iq4Nl => bytes_of::<codec::Iq4Nl, L>(),
+        DType::Mxfp4 => bytes_of::<codec::Mxfp4, L>(),
         DType::F32 | DType::F16 | DType::Bf16 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => None,
     }
 }
 
 /// How a product of `n` rows of activations wants them, if there are enough for panels.
 pub(crate) fn panel_activations(level: AnyLevel, weights: DType, n: usize) -> Option<Activations> {
-    let bytes = match level {
-        AnyLevel::Portable(_) => pack::<crate::simd::Portable>(weights).is_some(),
+    fn of<L: Products>(_: L, weights: DType) -> Activations {
+        bytes::<L>(weights).map_or(Activations::Plain, |_| L::ROUNDED)
+    }
+    (n >= MANY).then_some(match level {
+        AnyLevel::Portable(level) => of(level, weights),
         #[cfg(target_arch = "x86_64")]
-        AnyLevel::Avx2(_) => pack::<crate::simd::Avx2>(weights).is_some(),
-    };
-    (n >= MANY).then_some(if bytes { Activations::Bundles } else { Activations::Plain })
+        AnyLevel::Avx2(level) => of(level, weights),
+        #[cfg(target_arch = "x86_64")]
+        AnyLevel::Avx512(level) => of(level, weights),
+    })
 }
 
 /// Sums of the rows of activations of a chunk: a few tens of KiB of the stack, as panels are.
 type Sums = [[f32; PANEL_ROWS]; CHUNK_ROWS];
 
 impl PanelProduct {
-    pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+    pub(crate) fn run<L: Products>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let dtype = self.weights.dtype;
         match self.form {
             Activations::Plain => {
@@ -188,10 +206,10 @@ impl PanelProduct {
                     self.floats(level, decode, rows, first, columns, sums);
                 });
             }
-            Activations::Bundles => {
-                let Some(pack) = pack(dtype) else { return };
+            Activations::Bundles | Activations::Shifted => {
+                let Some(bytes) = bytes(dtype) else { return };
                 self.product(bases, chunk, |rows, first, columns, sums| {
-                    self.bytes(level, pack, rows, first, columns, sums);
+                    self.bytes(level, &bytes, rows, first, columns, sums);
                 });
             }
             // Only what `panel_activations` says.
@@ -255,10 +273,10 @@ impl PanelProduct {
     }
 
     /// The products of a panel of f32, which begins at row `first` of the weights, with some rows of activations.
-    fn floats<L: Level>(
+    fn floats<L: Products>(
         &self,
         level: L,
-        decode: Decode<L>,
+        decode: Decode<L::Base>,
         rows: &Rows<'_>,
         first: usize,
         columns: Range<usize>,
@@ -272,9 +290,9 @@ impl PanelProduct {
             let depth = (self.k - start).min(PANEL_DEPTH);
             for (row, decoded) in decoded[..count].iter_mut().enumerate() {
                 let (bytes, step) = rows.spread_weight(first + row);
-                decode(level, bytes, step, start, &mut decoded[..depth]);
+                decode(level.base(), bytes, step, start, &mut decoded[..depth]);
             }
-            level.interleave(&decoded, depth, &mut panel);
+            level.base().interleave(&decoded, depth, &mut panel);
             let mut j = 0;
             while j + N_TILE <= sums.len() {
                 columns_of::<L, N_TILE>(level, rows, columns.start + j, start, &panel[..depth], &mut sums[j..]);
@@ -293,16 +311,16 @@ impl PanelProduct {
     }
 
     /// The products of a panel of bytes with some rows of activations.
-    fn bytes<L: Level>(
+    fn bytes<L: Products>(
         &self,
         level: L,
-        pack: Pack<L>,
+        bytes: &Bytes<L>,
         rows: &Rows<'_>,
         first: usize,
         columns: Range<usize>,
         sums: &mut Sums,
     ) {
-        let mut panel = [BytePart::ZERO; BYTE_PARTS];
+        let mut panel = [L::NO_ROWS; BYTE_PARTS];
         let count = (self.tiling.m - first).min(PANEL_ROWS);
         let mut weights = [(&[][..], 1); PANEL_ROWS];
         for (row, weights) in weights[..count].iter_mut().enumerate() {
@@ -311,17 +329,17 @@ impl PanelProduct {
         let parts = self.k / BLOCK;
         for start in (0..parts).step_by(BYTE_PARTS) {
             let panel = &mut panel[..(parts - start).min(BYTE_PARTS)];
-            pack(level, &weights[..count], start, panel);
-            // The last bundle may have fewer rows than there are sums; what the others become, nobody reads.
+            (bytes.pack)(level, &weights[..count], start, panel);
+            // The last group may have fewer rows than there are sums; what the others become, nobody reads.
             for (j, sums) in columns.clone().step_by(GROUP).zip(sums.as_chunks_mut().0) {
-                level.byte_dots(panel, &rows.bundle(j)[bundle_block(start)..], sums);
+                (bytes.dots)(level, panel, self.k, rows.group(j), start, sums);
             }
         }
     }
 }
 
 /// Adds the products of a panel with `N` rows of activations from `j` on, of the panel's depth from element `start` on.
-fn columns_of<L: Level, const N: usize>(
+fn columns_of<L: Products, const N: usize>(
     level: L,
     rows: &Rows<'_>,
     j: usize,

@@ -92,7 +92,7 @@ impl Builder {
         }
         let shape = match form {
             Activations::Plain => [k, groups * GROUP, 1, 1],
-            Activations::Groups | Activations::Bundles => [form.bytes(k) / 4, groups, 1, 1],
+            Activations::Groups | Activations::Bundles | Activations::Shifted => [form.bytes(k) / 4, groups, 1, 1],
         };
         let out = self.work(Work::Gathered, DType::F32, shape)?;
         if self.routes.gathered != Some((x, form)) {

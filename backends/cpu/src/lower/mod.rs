@@ -282,7 +282,7 @@ impl Builder {
         for write in writes {
             self.forget(&write.region());
         }
-        let shape = StepShape { chunks, after, ..StepShape::default() };
+        let shape = StepShape { chunks, together: kernel.chunks_together(), after, ..StepShape::default() };
         self.program.steps.push(Step { kernel, shape, node: self.node, work });
         self.program.cost = self.program.cost.saturating_add(cost);
     }

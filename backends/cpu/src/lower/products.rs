@@ -27,7 +27,7 @@ impl Builder {
         let panels = panel_activations(self.level, weights.dtype, x.shape[1]);
         let x = match panels.unwrap_or(few_activations(weights.dtype)) {
             Activations::Plain => self.packed_activations(x)?,
-            form @ (Activations::Groups | Activations::Bundles) => self.quantized(x, form)?,
+            form @ (Activations::Groups | Activations::Bundles | Activations::Shifted) => self.quantized(x, form)?,
         };
         let weights = self.packed_weights(weights)?;
         let row_bytes = weights.row_units() * weights.unit_bytes();

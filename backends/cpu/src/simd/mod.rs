@@ -5,17 +5,21 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod portable;
 mod vector;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
 pub(crate) use portable::Portable;
 pub(crate) use vector::{Pairing, QUAD, QUAD_BYTES, vector_bytes};
 
 use entensor_components::codec::{self, BlockCodec};
 
-use crate::kernels::{Map, Zip};
+use crate::kernels::{Activations, Map, Zip};
 
 /// Elements of a block of activations, and of what is unpacked of weights at a time.
 pub(crate) const BLOCK: usize = codec::PART;
@@ -264,22 +268,9 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// Turns the first `depth` elements of all rows into a panel.
     fn interleave(self, rows: &PanelRows, depth: usize, panel: &mut Panel);
 
-    /// Adds the products of a panel with `N` rows of as many f32 to the sums of each.
-    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]);
-
     /// Rounds whole blocks of activations, the first of which is block `first` of row `row` of a bundle, as [`Self::quantize`] does for
     /// groups. A block with a NaN or an infinity gets a NaN scale.
     fn round_bundle(self, x: &[f32], row: usize, first: usize, bundle: &mut [u8]);
-
-    /// Whether it multiplies bytes of a dtype faster than f32.
-    fn has_byte_panels<B: Blocks>() -> bool;
-
-    /// Packs parts of up to sixteen rows from part `first` on, each row with every so many blocks of its bytes. Rows that are not there
-    /// stay as they are.
-    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]);
-
-    /// Adds the products of a panel with the rows of a bundle, from the bundle's first block on, to the sums of each.
-    fn byte_dots(self, panel: &[BytePart], bundle: &[u8], sums: &mut [[f32; PANEL_ROWS]; GROUP]);
 
     /// bf16 weights, f32 activations.
     fn dots_bf16<const M: usize, const N: usize>(self, k: usize, w: [&[u8]; M], x: [&[u8]; N]) -> [[f32; N]; M];
@@ -287,18 +278,6 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// Rounds whole blocks of a single row of activations, the first of which is block `first` of the row, in the layout of
     /// [`vector`]. What is not finite becomes NaN as in [`Level::quantize`].
     fn quantize_vector(self, x: &[f32], first: usize, pairing: Pairing, out: &mut [u8]);
-
-    /// Up to four rows of weights of any block dtype, a single row of activations in the layout of [`vector`], with the dtype's pairing.
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
-
-    /// Up to four rows of f32 weights, a single row of f32 activations.
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
-
-    /// Up to four rows of f16 weights, a single row of f32 activations.
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
-
-    /// Up to four rows of bf16 weights, a single row of f32 activations.
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
 
     /// Decodes whole blocks of `q8_0`.
     fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]);
@@ -322,6 +301,57 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// Turns up to [`PANEL`] rows, `stride` apart, into columns of a panel: `panel[d][row] = rows[row][d]`. Columns without a row become
     /// zeros.
     fn turn_into_panel(self, rows: &[f32], stride: usize, panel: &mut [[f32; PANEL]]);
+}
+
+/// What products with many rows of activations and with a single one are made of, see [`crate::kernels::PanelProduct`] and
+/// [`crate::kernels::MatVec`]. Apart from [`Level`], so that a set of instructions that is good for these and nothing else does not compile
+/// every kernel once more.
+pub(crate) trait Products: Copy + Send + Sync {
+    /// The level of everything else.
+    type Base: Level;
+
+    /// 32 elements of sixteen rows of weights, as bytes.
+    type Part: Copy;
+
+    /// A part without rows.
+    const NO_ROWS: Self::Part;
+
+    /// How byte panels want rounded activations.
+    const ROUNDED: Activations;
+
+    fn base(self) -> Self::Base;
+
+    /// Adds the products of a panel with `N` rows of as many f32 to the sums of each.
+    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]);
+
+    /// Whether it multiplies bytes of a dtype faster than f32.
+    fn has_byte_panels<B: Blocks>() -> bool;
+
+    /// Packs parts of up to sixteen rows from part `first` on, each row with every so many blocks of its bytes. Rows that are not there
+    /// stay as they are.
+    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [Self::Part]);
+
+    /// Adds the products of a panel with rounded rows of `k` activations, from block `first` on, to the sums of each.
+    fn byte_dots<B: Blocks>(
+        self,
+        panel: &[Self::Part],
+        k: usize,
+        x: &[u8],
+        first: usize,
+        sums: &mut [[f32; PANEL_ROWS]; GROUP],
+    );
+
+    /// Up to four rows of weights of any block dtype, a single row of activations in the layout of [`vector`], with the dtype's pairing.
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Up to four rows of f32 weights, a single row of f32 activations.
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Up to four rows of f16 weights, a single row of f32 activations.
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Up to four rows of bf16 weights, a single row of f32 activations.
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
 }
 
 /// Columns of a panel.
@@ -357,10 +387,12 @@ pub enum Simd {
     Detect,
     /// Only what every CPU of the target has.
     Portable,
+    /// AVX2, FMA and F16C and nothing above, where the CPU has them; else as [`Simd::Portable`].
+    Avx2,
 }
 
 impl Simd {
-    /// The level that it comes to on this machine: `portable` or `avx2`.
+    /// The level that it comes to on this machine: `portable`, `avx2` or `avx512`.
     #[must_use]
     pub fn level_name(self) -> &'static str {
         AnyLevel::choose(self).name()
@@ -373,19 +405,18 @@ pub(crate) enum AnyLevel {
     Portable(Portable),
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
 }
 
 impl AnyLevel {
     pub(crate) fn choose(simd: Simd) -> Self {
-        match simd {
-            Simd::Detect => Self::detect(),
-            Simd::Portable => Self::Portable(Portable),
-        }
-    }
-
-    fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if let Some(level) = Avx2::detect() {
+        if let (Simd::Detect, Some(level)) = (simd, Avx512::detect()) {
+            return Self::Avx512(level);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let (Simd::Detect | Simd::Avx2, Some(level)) = (simd, Avx2::detect()) {
             return Self::Avx2(level);
         }
         Self::Portable(Portable)
@@ -396,6 +427,8 @@ impl AnyLevel {
             Self::Portable(_) => "portable",
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => "avx512",
         }
     }
 }

@@ -3,11 +3,11 @@
 use entensor_components::codec::{BlockCodec, Codec, Part};
 use half::f16;
 
-use crate::kernels::{Map, Zip};
+use crate::kernels::{Activations, Map, Zip};
 
 use super::{
     BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, Blocks, BytePart, FOUR, GROUP, GroupLayout, Level, PANEL,
-    PANEL_ROWS, Panel, PanelRows, PlainRows, Rounded, STEPS_MOST, Streams, bundle_block,
+    PANEL_ROWS, Panel, PanelRows, Products, PlainRows, Rounded, STEPS_MOST, Streams, bundle_block,
     vector::{Pairing, count, vector_bytes},
 };
 
@@ -227,22 +227,6 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]) {
-        for (x, sums) in x.iter().zip(sums) {
-            let mut lanes = [0.0; PANEL_ROWS];
-            for (weights, x) in panel.iter().zip(x.as_chunks().0) {
-                let x = f32::from_le_bytes(*x);
-                for (lane, weight) in lanes.iter_mut().zip(weights) {
-                    *lane += weight * x;
-                }
-            }
-            for (sum, lane) in sums.iter_mut().zip(lanes) {
-                *sum += lane;
-            }
-        }
-    }
-
-    #[inline(always)]
     fn round_bundle(self, x: &[f32], row: usize, first: usize, bundle: &mut [u8]) {
         for (b, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
             let mut quants = [0; BLOCK];
@@ -255,52 +239,6 @@ impl Level for Portable {
             }
             block[BUNDLE_SCALES + row * 4..][..4].copy_from_slice(&scale.to_le_bytes());
             block[BUNDLE_SUMS + row * 4..][..4].copy_from_slice(&sum.to_le_bytes());
-        }
-    }
-
-    /// Compilers multiply floats better than bytes.
-    fn has_byte_panels<B: Blocks>() -> bool {
-        false
-    }
-
-    #[inline(always)]
-    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]) {
-        let parts = B::ELEMENTS / BLOCK;
-        for (index, panel) in panel.iter_mut().enumerate() {
-            let (block, part) = ((first + index) / parts, (first + index) % parts);
-            for (row, (bytes, step)) in rows.iter().enumerate() {
-                let part = B::part(&bytes[block * step * B::BYTES..], part);
-                (panel.scales[row], panel.offsets[row]) = (part.scales[0], part.offsets[0]);
-                for (i, q) in part.quants.iter().enumerate() {
-                    let (vector, lane) = byte_place(row, i);
-                    panel.quants[vector][lane] = q.cast_unsigned();
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn byte_dots(self, panel: &[BytePart], bundle: &[u8], sums: &mut [[f32; PANEL_ROWS]; GROUP]) {
-        for (index, part) in panel.iter().enumerate() {
-            let block = &bundle[bundle_block(index)..];
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let quants = &block[row * BLOCK..][..BLOCK];
-                let steps = [0, 4].map(|at| {
-                    let at = BUNDLE_STEPS + row * 8 + at;
-                    i32::from(i16::from_le_bytes([block[at], block[at + 1]]))
-                });
-                let [scale, total] = [BUNDLE_SCALES, BUNDLE_SUMS].map(|at| read_f32(&block[at..], row));
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    let mut dots = [0_i32; 2];
-                    for (element, &q) in quants.iter().enumerate() {
-                        let (vector, lane) = byte_place(i, element);
-                        let weight = part.quants[vector][lane].cast_signed();
-                        dots[element / FOUR % 2] += i32::from(weight) * i32::from(q.cast_signed());
-                    }
-                    let dot = (dots[0] * steps[0] + dots[1] * steps[1]) as f32 * scale;
-                    *sum += dot * part.scales[i] + total * part.offsets[i];
-                }
-            }
         }
     }
 
@@ -336,43 +274,6 @@ impl Level for Portable {
                 out[slot.counts() + 2 * i..][..2].copy_from_slice(&count.to_le_bytes());
             }
         }
-    }
-
-    #[inline(always)]
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
-        let (pairing, parts) = (Pairing::of(B::ELEMENTS), B::ELEMENTS / BLOCK);
-        w.map(|w| {
-            let mut sums = [0.0; LANES];
-            for (block, bytes) in w.chunks_exact(B::BYTES).step_by(S).take(k / B::ELEMENTS).enumerate() {
-                for part in 0..parts {
-                    let slot = pairing.slot(block * parts + part);
-                    let mut q = [0; BLOCK];
-                    for (half, q) in q.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                        q.copy_from_slice(&x[slot.quants() + half * BLOCK..][..16]);
-                    }
-                    let scales = &x[slot.scales()..];
-                    let scales = [read_f32(scales, 0), read_f32(scales, 1)];
-                    add_part::<B>(&B::part(bytes, part), &q, scales, &mut sums);
-                }
-            }
-            sum_lanes(sums)
-        })
-    }
-
-    #[inline(always)]
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        w.map(|w| dot_plain(k, |i| read_f32(w, i), x))
-    }
-
-    #[inline(always)]
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        w.map(|w| dot_plain(k, |i| read_f16(w, 2 * i), x))
-    }
-
-    #[inline(always)]
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        w.map(|w| dot_plain(k, |i| read_bf16(w, i), x))
     }
 
     #[inline(always)]
@@ -534,4 +435,123 @@ fn quantize_block(x: &[f32; BLOCK], quants: &mut [u8; BLOCK]) -> ([f32; 2], f32)
     }
     let scales = std::array::from_fn(|half| if finite[half] { scales[half] } else { f32::NAN });
     (scales, scales[0] * sums[0] as f32 + scales[1] * sums[1] as f32)
+}
+
+impl Products for Portable {
+    type Base = Self;
+    type Part = BytePart;
+
+    const NO_ROWS: BytePart = BytePart::ZERO;
+    const ROUNDED: Activations = Activations::Bundles;
+
+    #[inline(always)]
+    fn base(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]) {
+        for (x, sums) in x.iter().zip(sums) {
+            let mut lanes = [0.0; PANEL_ROWS];
+            for (weights, x) in panel.iter().zip(x.as_chunks().0) {
+                let x = f32::from_le_bytes(*x);
+                for (lane, weight) in lanes.iter_mut().zip(weights) {
+                    *lane += weight * x;
+                }
+            }
+            for (sum, lane) in sums.iter_mut().zip(lanes) {
+                *sum += lane;
+            }
+        }
+    }
+
+    /// Compilers multiply floats better than bytes.
+    fn has_byte_panels<B: Blocks>() -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]) {
+        let parts = B::ELEMENTS / BLOCK;
+        for (index, panel) in panel.iter_mut().enumerate() {
+            let (block, part) = ((first + index) / parts, (first + index) % parts);
+            for (row, (bytes, step)) in rows.iter().enumerate() {
+                let part = B::part(&bytes[block * step * B::BYTES..], part);
+                (panel.scales[row], panel.offsets[row]) = (part.scales[0], part.offsets[0]);
+                for (i, q) in part.quants.iter().enumerate() {
+                    let (vector, lane) = byte_place(row, i);
+                    panel.quants[vector][lane] = q.cast_unsigned();
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn byte_dots<B: Blocks>(
+        self,
+        panel: &[BytePart],
+        _k: usize,
+        x: &[u8],
+        first: usize,
+        sums: &mut [[f32; PANEL_ROWS]; GROUP],
+    ) {
+        for (index, part) in panel.iter().enumerate() {
+            let block = &x[bundle_block(first + index)..];
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let quants = &block[row * BLOCK..][..BLOCK];
+                let steps = [0, 4].map(|at| {
+                    let at = BUNDLE_STEPS + row * 8 + at;
+                    i32::from(i16::from_le_bytes([block[at], block[at + 1]]))
+                });
+                let [scale, total] = [BUNDLE_SCALES, BUNDLE_SUMS].map(|at| read_f32(&block[at..], row));
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    let mut dots = [0_i32; 2];
+                    for (element, &q) in quants.iter().enumerate() {
+                        let (vector, lane) = byte_place(i, element);
+                        let weight = part.quants[vector][lane].cast_signed();
+                        dots[element / FOUR % 2] += i32::from(weight) * i32::from(q.cast_signed());
+                    }
+                    let dot = (dots[0] * steps[0] + dots[1] * steps[1]) as f32 * scale;
+                    *sum += dot * part.scales[i] + total * part.offsets[i];
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
+        let (pairing, parts) = (Pairing::of(B::ELEMENTS), B::ELEMENTS / BLOCK);
+        w.map(|w| {
+            let mut sums = [0.0; LANES];
+            for (block, bytes) in w.chunks_exact(B::BYTES).step_by(S).take(k / B::ELEMENTS).enumerate() {
+                for part in 0..parts {
+                    let slot = pairing.slot(block * parts + part);
+                    let mut q = [0; BLOCK];
+                    for (half, q) in q.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+                        q.copy_from_slice(&x[slot.quants() + half * BLOCK..][..16]);
+                    }
+                    let scales = &x[slot.scales()..];
+                    let scales = [read_f32(scales, 0), read_f32(scales, 1)];
+                    add_part::<B>(&B::part(bytes, part), &q, scales, &mut sums);
+                }
+            }
+            sum_lanes(sums)
+        })
+    }
+
+    #[inline(always)]
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        w.map(|w| dot_plain(k, |i| read_f32(w, i), x))
+    }
+
+    #[inline(always)]
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        w.map(|w| dot_plain(k, |i| read_f16(w, 2 * i), x))
+    }
+
+    #[inline(always)]
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        w.map(|w| dot_plain(k, |i| read_bf16(w, i), x))
+    }
 }

@@ -107,7 +107,7 @@ pub(super) unsafe fn pack<B: Unpack>(rows: &[(&[u8], usize)], first: usize, pane
 /// Fours of all rows side by side, those with an even index first.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn interleave(rows: &[[u8; BLOCK]; PANEL_ROWS], out: &mut [[u8; BLOCK]; PANEL_ROWS]) {
+pub(in super::super) fn interleave(rows: &[[u8; BLOCK]; PANEL_ROWS], out: &mut [[u8; BLOCK]; PANEL_ROWS]) {
     for eight in 0..PANEL_ROWS / 8 {
         for half in 0..2 {
             let mut v = [_mm256_setzero_si256(); 4];

@@ -11,19 +11,21 @@ mod vector;
 
 use core::arch::x86_64::*;
 
-pub(super) use blocks::Unpack;
-pub(super) use vector::Stream;
+pub(super) use blocks::{Head, Quants, Unpack};
+pub(super) use bytes::interleave as interleave_fours;
+pub(super) use products::{BF16, F16, F32};
+pub(super) use vector::{AHEAD_BYTES, Stream, sum_four};
 
-use crate::kernels::{Map, Zip};
+use crate::kernels::{Activations, Map, Zip};
 
 use super::{
-    BLOCK, Blocks, BytePart, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, PlainRows, Rounded,
+    BLOCK, Blocks, BytePart, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, Products, PlainRows, Rounded,
     Streams, bundle_block, group_bytes,
     portable::add_weighted_columns,
     spread_bytes,
     vector::{Pairing, vector_bytes},
 };
-use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
+use products::{dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
 /// Proof that this CPU has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
 #[derive(Clone, Copy)]
@@ -308,40 +310,11 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
-    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]) {
-        check(x, panel.len() * 4);
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { panels::panel_dots(panel, x, sums) }
-    }
-
-    #[inline(always)]
     fn round_bundle(self, x: &[f32], row: usize, first: usize, bundle: &mut [u8]) {
         assert!(x.len().is_multiple_of(BLOCK) && row < GROUP);
         assert!(bundle.len() >= bundle_block(first + x.len() / BLOCK));
         // SAFETY: `self` proves the features; the blocks were just checked.
         unsafe { bytes::round_bundle(x, row, first, bundle.as_mut_ptr()) }
-    }
-
-    fn has_byte_panels<B: Blocks>() -> bool {
-        bytes::has_panels::<B>()
-    }
-
-    #[inline(always)]
-    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]) {
-        assert!(bytes::has_panels::<B>() && rows.len() <= PANEL_ROWS);
-        let blocks = ((first + panel.len()) * BLOCK).div_ceil(B::ELEMENTS);
-        for (row, step) in rows {
-            assert!(row.len() >= spread_bytes(blocks, *step, B::BYTES));
-        }
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { bytes::pack::<B>(rows, first, panel) }
-    }
-
-    #[inline(always)]
-    fn byte_dots(self, panel: &[BytePart], bundle: &[u8], sums: &mut [[f32; PANEL_ROWS]; GROUP]) {
-        assert!(bundle.len() >= bundle_block(panel.len()));
-        // SAFETY: `self` proves the features; the length was just checked.
-        unsafe { bytes::dots(panel, bundle.as_ptr(), sums) }
     }
 
     #[inline(always)]
@@ -386,38 +359,6 @@ impl Level for Avx2 {
         assert!(x.len().is_multiple_of(BLOCK) && out.len() >= pairing.bytes_up_to(first + x.len() / BLOCK));
         // SAFETY: `self` proves the features; the blocks were just checked.
         unsafe { vector::quantize_vector(x, first, pairing, out.as_mut_ptr()) }
-    }
-
-    #[inline(always)]
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        check(w, spread_bytes(k / B::ELEMENTS, S, B::BYTES));
-        assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| B::row::<S>(w, k, x.as_ptr())) }
-    }
-
-    #[inline(always)]
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        check(w, k * 4);
-        check([x], k * 4);
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<F32>(w, k, x.as_ptr())) }
-    }
-
-    #[inline(always)]
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        check(w, k * 2);
-        check([x], k * 4);
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<F16>(w, k, x.as_ptr())) }
-    }
-
-    #[inline(always)]
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        check(w, k * 2);
-        check([x], k * 4);
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<BF16>(w, k, x.as_ptr())) }
     }
 
     #[inline(always)]
@@ -500,5 +441,87 @@ impl Level for Avx2 {
                 }
             }
         }
+    }
+}
+
+impl Products for Avx2 {
+    type Base = Self;
+    type Part = BytePart;
+
+    const NO_ROWS: BytePart = BytePart::ZERO;
+    const ROUNDED: Activations = Activations::Bundles;
+
+    #[inline(always)]
+    fn base(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn panel_dots<const N: usize>(self, panel: &[[f32; PANEL_ROWS]], x: [&[u8]; N], sums: &mut [[f32; PANEL_ROWS]; N]) {
+        check(x, panel.len() * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { panels::panel_dots(panel, x, sums) }
+    }
+
+    fn has_byte_panels<B: Blocks>() -> bool {
+        bytes::has_panels::<B>()
+    }
+
+    #[inline(always)]
+    fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]) {
+        assert!(bytes::has_panels::<B>() && rows.len() <= PANEL_ROWS);
+        let blocks = ((first + panel.len()) * BLOCK).div_ceil(B::ELEMENTS);
+        for (row, step) in rows {
+            assert!(row.len() >= spread_bytes(blocks, *step, B::BYTES));
+        }
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { bytes::pack::<B>(rows, first, panel) }
+    }
+
+    #[inline(always)]
+    fn byte_dots<B: Blocks>(
+        self,
+        panel: &[BytePart],
+        _k: usize,
+        x: &[u8],
+        first: usize,
+        sums: &mut [[f32; PANEL_ROWS]; GROUP],
+    ) {
+        let bundle = &x[bundle_block(first)..];
+        assert!(bundle.len() >= bundle_block(panel.len()));
+        // SAFETY: `self` proves the features; the length was just checked.
+        unsafe { bytes::dots(panel, bundle.as_ptr(), sums) }
+    }
+
+    #[inline(always)]
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, spread_bytes(k / B::ELEMENTS, S, B::BYTES));
+        assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| B::row::<S>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, k * 4);
+        check([x], k * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| vector::row_plain::<F32>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, k * 2);
+        check([x], k * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| vector::row_plain::<F16>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, k * 2);
+        check([x], k * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| vector::row_plain::<BF16>(w, k, x.as_ptr())) }
     }
 }

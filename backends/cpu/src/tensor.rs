@@ -110,6 +110,20 @@ impl<'a> Tensor<'a> {
         (bytes, place.strides[1])
     }
 
+    /// Packed rows from `at` on, from the first to the end of the last; gives the bytes from row to row, too.
+    ///
+    /// # Safety
+    /// Nobody may write what lies between them while the slice lives.
+    #[inline(always)]
+    pub(crate) unsafe fn whole_rows_bytes(&self, at: [usize; 3], count: usize) -> (&'a [u8], usize) {
+        let place = self.place;
+        assert!(place.is_row_packed() && count > 0 && at[0] + count <= place.shape[1]);
+        let len = (count - 1) * place.strides[1] + place.row_units() * place.unit_bytes();
+        // SAFETY: the coordinates of the first row are checked by `row`, those of the last were just checked; they lie in memory that
+        // outlives `'a` by the contract of `Bases::new`; the caller promises that it does not change.
+        (unsafe { std::slice::from_raw_parts(self.row(at).first, len) }, place.strides[1])
+    }
+
     /// A row of packed blocks that lies beside `S - 1` others: from its first block to its last, with theirs in between.
     ///
     /// # Safety

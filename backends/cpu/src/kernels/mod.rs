@@ -42,7 +42,7 @@ pub(crate) use sums::{Cumsum, PARTIAL_WIDTH, SumPartials, SumPieces, SumRows};
 pub(crate) use upscale::{Positions, Upscale};
 
 use crate::{
-    simd::{AnyLevel, Level, Products},
+    simd::{AnyLevel, Level, Panels},
     tensor::Bases,
 };
 
@@ -110,13 +110,6 @@ impl Kernel {
                     kernel.run(level, bases, chunk);
                     Ok(())
                 }
-                Self::MatVec(kernel) => {
-                    level.base().vectorize(
-                        #[inline(always)]
-                        || kernel.run(level, bases, chunk),
-                    );
-                    Ok(())
-                }
                 _ => self.run_at(level.base(), bases, chunk),
             },
         }
@@ -127,7 +120,7 @@ impl Kernel {
         if let Self::MatVec(kernel) = self { kernel.cut.chunks_together() } else { 1 }
     }
 
-    fn run_at<L: Products<Base = L> + Level>(&self, level: L, bases: Bases<'_>, chunk: usize) -> Result<(), BadId> {
+    fn run_at<L: Panels<Base = L> + Level>(&self, level: L, bases: Bases<'_>, chunk: usize) -> Result<(), BadId> {
         // A closure is compiled for the level only where it is inlined, and large ones are not unless told.
         macro_rules! run {
             ($kernel:ident) => {

@@ -1,8 +1,8 @@
-//! Products with many rows of activations: a tile of weights is decoded once, into a panel that stays in cache, and meets row after row.
+//! Panels with many rows of activations: a tile of weights is decoded once, into a panel that stays in cache, and meets row after row.
 //!
 //! A panel has sixteen rows of weights side by side, so that a row of activations needs nothing but loads, spread elements and
 //! multiply-adds, and every result keeps a lane of its own: nothing is ever added across lanes. What a result is does not depend on the
-//! rows around it. Products are f32, or bytes where a level multiplies those faster.
+//! rows around it. Panels are f32, or bytes where a level multiplies those faster.
 #![expect(unsafe_code, reason = "writes the elements of its chunk")]
 
 use std::ops::Range;
@@ -15,9 +15,7 @@ use super::{
 };
 use crate::{
     place::Place,
-    simd::{
-        AnyLevel, BLOCK, BYTE_PARTS, Blocks, GROUP, Level, PANEL_DEPTH, PANEL_ROWS, Panel, PanelRows, Products,
-    },
+    simd::{AnyLevel, BLOCK, BYTE_PARTS, Blocks, GROUP, Level, PANEL_DEPTH, PANEL_ROWS, Panel, PanelRows, Panels},
     tensor::Bases,
 };
 
@@ -141,19 +139,19 @@ fn decode<L: Level>(dtype: DType) -> Option<Decode<L>> {
 }
 
 /// Packs parts from the given one on of rows that have every so many blocks of their bytes.
-type Pack<L> = fn(L, rows: &[(&[u8], usize)], first: usize, panel: &mut [<L as Products>::Part]);
+type Pack<L> = fn(L, rows: &[(&[u8], usize)], first: usize, panel: &mut [<L as Panels>::Part]);
 
 /// Adds the products of a panel with a group of rows of so many activations, from the given block on.
 type ByteDots<L> =
-    fn(L, panel: &[<L as Products>::Part], k: usize, x: &[u8], first: usize, sums: &mut [[f32; PANEL_ROWS]; GROUP]);
+    fn(L, panel: &[<L as Panels>::Part], k: usize, x: &[u8], first: usize, sums: &mut [[f32; PANEL_ROWS]; GROUP]);
 
 /// What is done with the blocks of a dtype as bytes.
-struct Bytes<L: Products> {
+struct Bytes<L: Panels> {
     pack: Pack<L>,
     dots: ByteDots<L>,
 }
 
-fn bytes_of<B: Blocks, L: Products>() -> Option<Bytes<L>> {
+fn bytes_of<B: Blocks, L: Panels>() -> Option<Bytes<L>> {
     L::has_byte_panels::<B>().then_some(Bytes {
         pack: |level, rows, first, panel| level.pack_bytes::<B>(rows, first, panel),
         dots: |level, panel, k, x, first, sums| level.byte_dots::<B>(panel, k, x, first, sums),
@@ -161,7 +159,7 @@ fn bytes_of<B: Blocks, L: Products>() -> Option<Bytes<L>> {
 }
 
 /// The blocks of a dtype as bytes, where these are faster than f32.
-fn bytes<L: Products>(dtype: DType) -> Option<Bytes<L>> {
+fn bytes<L: Panels>(dtype: DType) -> Option<Bytes<L>> {
     match dtype {
         DType::Q4_0 => bytes_of::<codec::Q4_0, L>(),
         DType::Q4_1 => bytes_of::<codec::Q4_1, L>(),
@@ -181,7 +179,7 @@ fn bytes<L: Products>(dtype: DType) -> Option<Bytes<L>> {
 
 /// How a product of `n` rows of activations wants them, if there are enough for panels.
 pub(crate) fn panel_activations(level: AnyLevel, weights: DType, n: usize) -> Option<Activations> {
-    fn of<L: Products>(_: L, weights: DType) -> Activations {
+    fn of<L: Panels>(_: L, weights: DType) -> Activations {
         bytes::<L>(weights).map_or(Activations::Plain, |_| L::ROUNDED)
     }
     (n >= MANY).then_some(match level {
@@ -197,7 +195,7 @@ pub(crate) fn panel_activations(level: AnyLevel, weights: DType, n: usize) -> Op
 type Sums = [[f32; PANEL_ROWS]; CHUNK_ROWS];
 
 impl PanelProduct {
-    pub(crate) fn run<L: Products>(&self, level: L, bases: Bases<'_>, chunk: usize) {
+    pub(crate) fn run<L: Panels>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let dtype = self.weights.dtype;
         match self.form {
             Activations::Plain => {
@@ -273,7 +271,7 @@ impl PanelProduct {
     }
 
     /// The products of a panel of f32, which begins at row `first` of the weights, with some rows of activations.
-    fn floats<L: Products>(
+    fn floats<L: Panels>(
         &self,
         level: L,
         decode: Decode<L::Base>,
@@ -311,7 +309,7 @@ impl PanelProduct {
     }
 
     /// The products of a panel of bytes with some rows of activations.
-    fn bytes<L: Products>(
+    fn bytes<L: Panels>(
         &self,
         level: L,
         bytes: &Bytes<L>,
@@ -339,7 +337,7 @@ impl PanelProduct {
 }
 
 /// Adds the products of a panel with `N` rows of activations from `j` on, of the panel's depth from element `start` on.
-fn columns_of<L: Products, const N: usize>(
+fn columns_of<L: Panels, const N: usize>(
     level: L,
     rows: &Rows<'_>,
     j: usize,

@@ -279,6 +279,18 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// [`vector`]. What is not finite becomes NaN as in [`Level::quantize`].
     fn quantize_vector(self, x: &[f32], first: usize, pairing: Pairing, out: &mut [u8]);
 
+    /// Up to four rows of weights of any block dtype, a single row of activations in the layout of [`vector`], with the dtype's pairing.
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Up to four rows of f32 weights, a single row of f32 activations.
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Up to four rows of f16 weights, a single row of f32 activations.
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
+    /// Up to four rows of bf16 weights, a single row of f32 activations.
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
+
     /// Decodes whole blocks of `q8_0`.
     fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]);
 
@@ -303,10 +315,9 @@ pub(crate) trait Level: Copy + Send + Sync {
     fn turn_into_panel(self, rows: &[f32], stride: usize, panel: &mut [[f32; PANEL]]);
 }
 
-/// What products with many rows of activations and with a single one are made of, see [`crate::kernels::PanelProduct`] and
-/// [`crate::kernels::MatVec`]. Apart from [`Level`], so that a set of instructions that is good for these and nothing else does not compile
-/// every kernel once more.
-pub(crate) trait Products: Copy + Send + Sync {
+/// What products with many rows of activations are made of, see [`crate::kernels::PanelProduct`]. Apart from [`Level`], so that a set of
+/// instructions that is good for these products and nothing else does not compile every kernel once more.
+pub(crate) trait Panels: Copy + Send + Sync {
     /// The level of everything else.
     type Base: Level;
 
@@ -340,18 +351,6 @@ pub(crate) trait Products: Copy + Send + Sync {
         first: usize,
         sums: &mut [[f32; PANEL_ROWS]; GROUP],
     );
-
-    /// Up to four rows of weights of any block dtype, a single row of activations in the layout of [`vector`], with the dtype's pairing.
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
-
-    /// Up to four rows of f32 weights, a single row of f32 activations.
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
-
-    /// Up to four rows of f16 weights, a single row of f32 activations.
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
-
-    /// Up to four rows of bf16 weights, a single row of f32 activations.
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M];
 }
 
 /// Columns of a panel.

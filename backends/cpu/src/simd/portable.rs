@@ -7,7 +7,7 @@ use crate::kernels::{Activations, Map, Zip};
 
 use super::{
     BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, Blocks, BytePart, FOUR, GROUP, GroupLayout, Level, PANEL,
-    PANEL_ROWS, Panel, PanelRows, Products, PlainRows, Rounded, STEPS_MOST, Streams, bundle_block,
+    PANEL_ROWS, Panel, PanelRows, Panels, PlainRows, Rounded, STEPS_MOST, Streams, bundle_block,
     vector::{Pairing, count, vector_bytes},
 };
 
@@ -277,6 +277,43 @@ impl Level for Portable {
     }
 
     #[inline(always)]
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
+        let (pairing, parts) = (Pairing::of(B::ELEMENTS), B::ELEMENTS / BLOCK);
+        w.map(|w| {
+            let mut sums = [0.0; LANES];
+            for (block, bytes) in w.chunks_exact(B::BYTES).step_by(S).take(k / B::ELEMENTS).enumerate() {
+                for part in 0..parts {
+                    let slot = pairing.slot(block * parts + part);
+                    let mut q = [0; BLOCK];
+                    for (half, q) in q.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+                        q.copy_from_slice(&x[slot.quants() + half * BLOCK..][..16]);
+                    }
+                    let scales = &x[slot.scales()..];
+                    let scales = [read_f32(scales, 0), read_f32(scales, 1)];
+                    add_part::<B>(&B::part(bytes, part), &q, scales, &mut sums);
+                }
+            }
+            sum_lanes(sums)
+        })
+    }
+
+    #[inline(always)]
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        w.map(|w| dot_plain(k, |i| read_f32(w, i), x))
+    }
+
+    #[inline(always)]
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        w.map(|w| dot_plain(k, |i| read_f16(w, 2 * i), x))
+    }
+
+    #[inline(always)]
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        w.map(|w| dot_plain(k, |i| read_bf16(w, i), x))
+    }
+
+    #[inline(always)]
     fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]) {
         assert!(bytes.len() >= out.len() / BLOCK * 34 && out.len().is_multiple_of(BLOCK));
         for (block, out) in bytes.as_chunks::<34>().0.iter().zip(out.as_chunks_mut::<BLOCK>().0) {
@@ -437,7 +474,7 @@ fn quantize_block(x: &[f32; BLOCK], quants: &mut [u8; BLOCK]) -> ([f32; 2], f32)
     (scales, scales[0] * sums[0] as f32 + scales[1] * sums[1] as f32)
 }
 
-impl Products for Portable {
+impl Panels for Portable {
     type Base = Self;
     type Part = BytePart;
 
@@ -516,42 +553,5 @@ impl Products for Portable {
                 }
             }
         }
-    }
-
-    #[inline(always)]
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
-        let (pairing, parts) = (Pairing::of(B::ELEMENTS), B::ELEMENTS / BLOCK);
-        w.map(|w| {
-            let mut sums = [0.0; LANES];
-            for (block, bytes) in w.chunks_exact(B::BYTES).step_by(S).take(k / B::ELEMENTS).enumerate() {
-                for part in 0..parts {
-                    let slot = pairing.slot(block * parts + part);
-                    let mut q = [0; BLOCK];
-                    for (half, q) in q.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                        q.copy_from_slice(&x[slot.quants() + half * BLOCK..][..16]);
-                    }
-                    let scales = &x[slot.scales()..];
-                    let scales = [read_f32(scales, 0), read_f32(scales, 1)];
-                    add_part::<B>(&B::part(bytes, part), &q, scales, &mut sums);
-                }
-            }
-            sum_lanes(sums)
-        })
-    }
-
-    #[inline(always)]
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        w.map(|w| dot_plain(k, |i| read_f32(w, i), x))
-    }
-
-    #[inline(always)]
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        w.map(|w| dot_plain(k, |i| read_f16(w, 2 * i), x))
-    }
-
-    #[inline(always)]
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        w.map(|w| dot_plain(k, |i| read_bf16(w, i), x))
     }
 }

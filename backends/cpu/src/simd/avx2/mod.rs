@@ -13,19 +13,18 @@ use core::arch::x86_64::*;
 
 pub(super) use blocks::{Head, Quants, Unpack};
 pub(super) use bytes::interleave as interleave_fours;
-pub(super) use products::{BF16, F16, F32};
-pub(super) use vector::{AHEAD_BYTES, Stream, sum_four};
+pub(super) use vector::Stream;
 
 use crate::kernels::{Activations, Map, Zip};
 
 use super::{
-    BLOCK, Blocks, BytePart, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, Products, PlainRows, Rounded,
-    Streams, bundle_block, group_bytes,
+    BLOCK, Blocks, BytePart, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, Panels, PlainRows,
+    Rounded, Streams, bundle_block, group_bytes,
     portable::add_weighted_columns,
     spread_bytes,
     vector::{Pairing, vector_bytes},
 };
-use products::{dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
+use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
 /// Proof that this CPU has AVX2, FMA and F16C: only [`Avx2::detect`] makes one.
 #[derive(Clone, Copy)]
@@ -362,6 +361,38 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, spread_bytes(k / B::ELEMENTS, S, B::BYTES));
+        assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| B::row::<S>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, k * 4);
+        check([x], k * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| vector::row_plain::<F32>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, k * 2);
+        check([x], k * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| vector::row_plain::<F16>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+        check(w, k * 2);
+        check([x], k * 4);
+        // SAFETY: `self` proves the features; the lengths were just checked.
+        unsafe { vector::products(w, |w| vector::row_plain::<BF16>(w, k, x.as_ptr())) }
+    }
+
+    #[inline(always)]
     fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]) {
         let blocks = out.len() / BLOCK;
         assert!(out.len().is_multiple_of(BLOCK) && bytes.len() >= blocks * 34);
@@ -444,7 +475,7 @@ impl Level for Avx2 {
     }
 }
 
-impl Products for Avx2 {
+impl Panels for Avx2 {
     type Base = Self;
     type Part = BytePart;
 
@@ -491,37 +522,5 @@ impl Products for Avx2 {
         assert!(bundle.len() >= bundle_block(panel.len()));
         // SAFETY: `self` proves the features; the length was just checked.
         unsafe { bytes::dots(panel, bundle.as_ptr(), sums) }
-    }
-
-    #[inline(always)]
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        check(w, spread_bytes(k / B::ELEMENTS, S, B::BYTES));
-        assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| B::row::<S>(w, k, x.as_ptr())) }
-    }
-
-    #[inline(always)]
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        check(w, k * 4);
-        check([x], k * 4);
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<F32>(w, k, x.as_ptr())) }
-    }
-
-    #[inline(always)]
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        check(w, k * 2);
-        check([x], k * 4);
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<F16>(w, k, x.as_ptr())) }
-    }
-
-    #[inline(always)]
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
-        check(w, k * 2);
-        check([x], k * 4);
-        // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<BF16>(w, k, x.as_ptr())) }
     }
 }

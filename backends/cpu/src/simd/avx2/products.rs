@@ -9,11 +9,11 @@ use super::{
 };
 
 /// f32 weights, in [`dots_plain`].
-pub(in super::super) const F32: u8 = 0;
+pub(super) const F32: u8 = 0;
 /// f16 weights.
-pub(in super::super) const F16: u8 = 1;
+pub(super) const F16: u8 = 1;
 /// bf16 weights.
-pub(in super::super) const BF16: u8 = 2;
+pub(super) const BF16: u8 = 2;
 
 /// Eight elements of every row from `start` on, into partial sums. Only what reads beyond the end of rows calls a copy, and
 /// it stands outside the loop: a call there would move all sums to memory and back.

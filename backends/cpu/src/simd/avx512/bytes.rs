@@ -79,13 +79,18 @@ pub(super) unsafe fn pack<B: Unpack>(rows: &[(&[u8], usize)], first: usize, pane
         let fours = vectors(&panel.quants);
         // What 128 times the weights is, to be taken off.
         let minus = |fours: &[__m512i]| {
-            let sum = fours.iter().fold(_mm512_setzero_si512(), |sum, four| {
-                _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *four)
-            });
+            let sum = fours
+                .iter()
+                .fold(_mm512_setzero_si512(), |sum, four| _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *four));
             _mm512_sub_epi32(_mm512_setzero_si512(), sum)
         };
         let starts = if B::HALF_SCALES {
-            [minus(&fours[..2]), minus(&fours[PARITY..PARITY + 2]), minus(&fours[2..PARITY]), minus(&fours[PARITY + 2..])]
+            [
+                minus(&fours[..2]),
+                minus(&fours[PARITY..PARITY + 2]),
+                minus(&fours[2..PARITY]),
+                minus(&fours[PARITY + 2..]),
+            ]
         } else {
             [minus(&fours[..PARITY]), minus(&fours[PARITY..]), _mm512_setzero_si512(), _mm512_setzero_si512()]
         };
@@ -148,10 +153,7 @@ pub(super) unsafe fn dots<const HALVES: bool, const OFFSETS: bool>(
                     *lanes = _mm512_fmadd_ps(both(first), scales[0], *lanes);
                     *lanes = _mm512_fmadd_ps(both(second), scales[1], *lanes);
                 } else {
-                    let dots = [
-                        add(add(add(add(starts[0], 0), 1), 2), 3),
-                        add(add(add(add(starts[1], 4), 5), 6), 7),
-                    ];
+                    let dots = [add(add(add(add(starts[0], 0), 1), 2), 3), add(add(add(add(starts[1], 4), 5), 6), 7)];
                     *lanes = _mm512_fmadd_ps(both(dots), scales[0], *lanes);
                 }
                 if OFFSETS {

@@ -29,7 +29,7 @@ pub(crate) trait Stream {
 
 /// How far ahead weights are fetched. The hardware's own prefetching begins anew at every page, of which a row of a small model has a
 /// fraction: on a Zen 1 server, reads of mapped weights go from 5.6 to 8.1 GB/s with it (one thread, `q4_1`).
-pub(in super::super) const AHEAD_BYTES: usize = 4096;
+const AHEAD_BYTES: usize = 4096;
 
 /// Asks for the weights that come up, `BYTES` of them.
 #[inline]
@@ -63,7 +63,7 @@ pub(super) unsafe fn products<const M: usize>(w: [&[u8]; M], row: impl Fn(*const
 /// The sums of the lanes of four vectors. A vector's sum does not depend on what the others are.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(in super::super) fn sum_four(v: [__m256; 4]) -> [f32; 4] {
+fn sum_four(v: [__m256; 4]) -> [f32; 4] {
     let pairs = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
     let mut sums = [0.0; 4];
     // SAFETY: four floats.

@@ -429,6 +429,12 @@ impl RowMut {
         }
     }
 
+    /// The same for a number of elements that compilers know: no call for a few bytes.
+    #[inline(always)]
+    pub(crate) fn set_array<const N: usize>(self, start: usize, values: &[f32; N]) {
+        self.set_run(start, values);
+    }
+
     /// Writes one element of an i32 row.
     #[inline(always)]
     pub(crate) fn set_integer(self, index: usize, value: i32) {

@@ -22,13 +22,14 @@ use crate::{
 /// From this many rows of activations on, decoding weights into panels is cheaper than decoding them again for every few rows.
 const MANY: usize = 16;
 
-/// Rows of activations that a chunk has at most; their sums lie on the stack.
-const CHUNK_ROWS: usize = 264;
+/// Rows of activations that a chunk has at most; their sums lie on the stack. A prompt of 512 tokens is one chunk then, and a panel is
+/// decoded once for all of it.
+const CHUNK_ROWS: usize = 528;
 
 /// Rows of activations that meet a panel at once: as many sums as registers hold beside two vectors of weights.
 const N_TILE: usize = 6;
 
-/// Multiply-adds of a chunk, if it may have fewer rows: a few tenths of a millisecond, so that runs stop soon when they are told to.
+/// Multiply-adds of a chunk, if it may have fewer rows: half a millisecond at most, so that runs stop soon when they are told to.
 const CHUNK_PRODUCTS: usize = 6 << 20;
 
 /// `[k,m] × [k,n] → [m,n]` for every outer index of the activations, for many `n`.
@@ -191,7 +192,7 @@ pub(crate) fn panel_activations(level: AnyLevel, weights: DType, n: usize) -> Op
     })
 }
 
-/// Sums of the rows of activations of a chunk: a few tens of KiB of the stack, as panels are.
+/// Sums of the rows of activations of a chunk: 33 KiB of the stack, and panels are as large again.
 type Sums = [[f32; PANEL_ROWS]; CHUNK_ROWS];
 
 impl PanelProduct {
@@ -265,7 +266,11 @@ impl PanelProduct {
             if let Some(at) = rows.out_at(j) {
                 // SAFETY: the elements that are written belong to this chunk.
                 let out = unsafe { rows.out.row_mut(at) };
-                out.set_run(first, &sums[..count]);
+                if count == PANEL_ROWS {
+                    out.set_array(first, sums);
+                } else {
+                    out.set_run(first, &sums[..count]);
+                }
             }
         }
     }

@@ -7,6 +7,8 @@ use attention::{check_attention, check_columns, check_q8_0};
 use entensor_components::{DType, DTypeSet, codec};
 
 use panels::check_panels;
+#[cfg(target_arch = "x86_64")]
+use panels::check_shifted;
 
 use super::*;
 
@@ -217,4 +219,16 @@ fn avx2_computes_what_the_codecs_say() {
     check_attention(level);
     check_columns(level);
     check_q8_0(level);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn avx512_computes_what_the_codecs_say() {
+    let Some(level) = Avx512::detect() else {
+        use std::io::Write;
+        // What a test prints is not seen when it passes.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: this CPU has no AVX-512 with VNNI");
+        return;
+    };
+    check_shifted(level);
 }

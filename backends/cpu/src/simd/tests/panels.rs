@@ -2,6 +2,10 @@
 
 use super::*;
 
+/// Levels whose byte panels meet bundles.
+pub(super) trait Bundled: Level + Panels<Base = Self, Part = BytePart> {}
+impl<L: Level + Panels<Base = L, Part = BytePart>> Bundled for L {}
+
 /// What a row of a bundle stands for.
 fn bundled(bundle: &[u8], k: usize, row: usize) -> Vec<f32> {
     let value = |i: usize| {
@@ -101,7 +105,7 @@ fn laid_out(rows: &[Vec<u8>], unit: usize, side: usize) -> Vec<u8> {
     bytes
 }
 
-fn check_panels_of<B: Blocks, L: Level>(level: L, dtype: DType) {
+fn check_panels_of<B: Blocks, L: Bundled>(level: L, dtype: DType) {
     for (k, count, side) in [(1024, 16, 1), (768, 11, 1), (1024, 16, 8), (256, 8, 8)] {
         let weights: Vec<Vec<u8>> = (0..count).map(|i| encode(dtype, &noise(i as u32 + 1, k))).collect();
         let laid_out = laid_out(&weights, B::BYTES, side);
@@ -126,7 +130,7 @@ fn check_panels_of<B: Blocks, L: Level>(level: L, dtype: DType) {
         for first in (0..k / BLOCK).step_by(BYTE_PARTS) {
             let panel = &mut panel[..(k / BLOCK - first).min(BYTE_PARTS)];
             level.pack_bytes::<B>(&rows, first, panel);
-            level.byte_dots(panel, &bundle[bundle_block(first)..], &mut sums);
+            level.byte_dots::<B>(panel, k, &bundle, first, &mut sums);
         }
         for (j, sums) in sums.iter().enumerate() {
             let met = bundled(&bundle, k, j);
@@ -152,7 +156,7 @@ fn is_portable_too<B: Blocks>() -> bool {
 }
 
 /// The largest quants that a dtype has, against the largest activations: nothing overflows.
-fn check_extremes<B: Blocks, L: Level>(level: L, dtype: DType, fill: u8) {
+fn check_extremes<B: Blocks, L: Bundled>(level: L, dtype: DType, fill: u8) {
     if !L::has_byte_panels::<B>() {
         return;
     }
@@ -168,13 +172,13 @@ fn check_extremes<B: Blocks, L: Level>(level: L, dtype: DType, fill: u8) {
         let mut panel = [BytePart::ZERO; 8];
         level.pack_bytes::<B>(&[(&row, 1)], 0, &mut panel);
         let mut sums = [[0.0; PANEL_ROWS]; GROUP];
-        level.byte_dots(&panel, &bundle, &mut sums);
+        level.byte_dots::<B>(&panel, k, &bundle, 0, &mut sums);
         let exact = codec::dot(dtype, &row, &bundled(&bundle, k, 0));
         assert!((f64::from(sums[0][0]) - exact).abs() <= 1e-5 * (1.0 + exact.abs()), "{dtype}: {exact}");
     }
 }
 
-pub(super) fn check_panels<L: Level>(level: L) {
+pub(super) fn check_panels<L: Bundled>(level: L) {
     check_panels_of::<codec::Q4_0, L>(level, DType::Q4_0);
     check_panels_of::<codec::Q4_1, L>(level, DType::Q4_1);
     check_panels_of::<codec::Q5_0, L>(level, DType::Q5_0);
@@ -197,12 +201,17 @@ pub(super) fn check_panels<L: Level>(level: L) {
         check_extremes::<codec::Mxfp4, L>(level, DType::Mxfp4, fill);
     }
     check_bundles(level);
+    check_panel_dots(level);
+}
+
+/// Panels of f32.
+fn check_panel_dots<L: Panels>(level: L) {
     for depth in [1, 7, 8, 200, PANEL_DEPTH] {
         let decoded: PanelRows = std::array::from_fn(|i| {
             noise(i as u32 + 1, PANEL_DEPTH).try_into().expect("as many elements as a row has")
         });
         let mut panel: Panel = [[f32::NAN; PANEL_ROWS]; PANEL_DEPTH];
-        level.interleave(&decoded, depth, &mut panel);
+        level.base().interleave(&decoded, depth, &mut panel);
         let x: [Vec<f32>; 6] = std::array::from_fn(|j| noise(j as u32 + 20, depth));
         let bytes = x.each_ref().map(|x| encode(DType::F32, x));
         let mut sums = [[0.5; PANEL_ROWS]; 6];
@@ -217,4 +226,76 @@ pub(super) fn check_panels<L: Level>(level: L) {
             }
         }
     }
+}
+
+/// Byte panels that meet groups with 128 added to each quant, for dtypes with quants of every kind.
+#[cfg(target_arch = "x86_64")]
+fn check_shifted_of<B: Blocks>(level: Avx512, dtype: DType) {
+    assert!(Avx512::has_byte_panels::<B>());
+    for (k, count, side, extreme) in
+        [(1024, 16, 1, false), (768, 11, 1, false), (1024, 16, 8, false), (256, 8, 8, false), (512, 16, 1, true)]
+    {
+        let mut weights: Vec<Vec<u8>> = (0..count).map(|i| encode(dtype, &noise(i as u32 + 1, k))).collect();
+        if extreme {
+            // The largest quants of both signs, scales as they are.
+            let scale = |at: usize| match dtype {
+                DType::Q6K => at >= 192,
+                DType::Q3K => at >= 96,
+                _ => at < if B::OFFSETS { if B::ELEMENTS == BLOCK { 4 } else { 16 } } else { 2 },
+            };
+            for (i, row) in weights.iter_mut().enumerate() {
+                for (at, byte) in row.iter_mut().enumerate().filter(|(at, _)| !scale(at % B::BYTES)) {
+                    *byte = if dtype == DType::Q8_0 { [0x80, 0x7f][(i + at) % 2] } else { [0, 0xff][i % 2] };
+                }
+            }
+        }
+        let laid_out = laid_out(&weights, B::BYTES, side);
+        let rows: Vec<_> = (0..count)
+            .map(|i| (&laid_out[(i / side * side * (k / B::ELEMENTS) + i % side) * B::BYTES..], side))
+            .collect();
+        let x: [Vec<f32>; GROUP] = std::array::from_fn(|row| match (extreme, row % 2) {
+            (false, _) => noise(row as u32 + 90, k),
+            (true, 0) => vec![127.0; k],
+            (true, _) => vec![-127.0; k],
+        });
+        let rounded = Activations::new(level.base(), &x);
+        let mut group = rounded.group.clone();
+        group[..GROUP * k].iter_mut().for_each(|quant| *quant ^= 0x80);
+        let mut sums = [[1.0; PANEL_ROWS]; GROUP];
+        let mut panel = [Avx512::NO_ROWS; BYTE_PARTS];
+        for first in (0..k / BLOCK).step_by(BYTE_PARTS) {
+            let panel = &mut panel[..(k / BLOCK - first).min(BYTE_PARTS)];
+            level.pack_bytes::<B>(&rows, first, panel);
+            level.byte_dots::<B>(panel, k, &group, first, &mut sums);
+        }
+        for (j, sums) in sums.iter().enumerate() {
+            let met = rounded.rounded(k, j);
+            for (i, sum) in sums.iter().enumerate() {
+                let exact = 1.0 + if i < count { codec::dot(dtype, &weights[i], &met) } else { 0.0 };
+                let mut values = vec![0.0; k];
+                if i < count {
+                    (dtype.row().dequantize)(&weights[i], &mut values);
+                }
+                let size: f64 = values.iter().zip(&met).map(|(w, x)| f64::from((w * x).abs())).sum();
+                assert!((f64::from(*sum) - exact).abs() <= 1e-6 * (1.0 + size), "{dtype} {i} {j}: {sum}, not {exact}");
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) fn check_shifted(level: Avx512) {
+    check_shifted_of::<codec::Q4_0>(level, DType::Q4_0);
+    check_shifted_of::<codec::Q4_1>(level, DType::Q4_1);
+    check_shifted_of::<codec::Q5_0>(level, DType::Q5_0);
+    check_shifted_of::<codec::Q5_1>(level, DType::Q5_1);
+    check_shifted_of::<codec::Q8_0>(level, DType::Q8_0);
+    check_shifted_of::<codec::Q3K>(level, DType::Q3K);
+    check_shifted_of::<codec::Q4K>(level, DType::Q4K);
+    check_shifted_of::<codec::Q5K>(level, DType::Q5K);
+    check_shifted_of::<codec::Q6K>(level, DType::Q6K);
+    check_shifted_of::<codec::Iq4Nl>(level, DType::Iq4Nl);
+    check_shifted_of::<codec::Mxfp4>(level, DType::Mxfp4);
+    assert!(!Avx512::has_byte_panels::<codec::Q2K>(), "offsets of halves are not met");
+    check_panel_dots(level);
 }

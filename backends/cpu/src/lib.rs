@@ -118,7 +118,7 @@ impl CpuBackend {
         })
     }
 
-    /// The instruction level in use: `portable` or `avx2`.
+    /// The instruction level in use: `portable`, `avx2` or `avx512`.
     #[must_use]
     pub fn simd_level(&self) -> &'static str {
         self.level.name()

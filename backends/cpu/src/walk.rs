@@ -12,10 +12,10 @@
 //!   after binding memory, closes it when all steps are done or the run is halted, and returns only when everybody who joined has left.
 //! - Chunks are claimed in order, and a step's first only after the last of the step before. So when everybody has left, what is done
 //!   is everything before one place, and that is where the run can go on.
-//! - Only the caller looks at clocks and tokens, each time before it claims, and tells the others with a word that they read before
+//! - Only the caller looks at clocks and tokens, each time before it claims chunks, and tells the others with a word that they read before
 //!   theirs. After that nobody claims anything, but for steps that must not be left half done, which whoever is in them finishes.
 //! - A helper that lost its core inside a chunk holds up everybody. So the caller may close the gate in the middle of a run, too: helpers leave
-//!   before their next chunk, and the caller goes on alone until it opens the gate again.
+//!   before they claim again, and the caller goes on alone until it opens the gate again.
 
 use std::{cell::Cell, ops::Range, sync::PoisonError};
 
@@ -158,8 +158,14 @@ impl<T: Task> Drop for Claim<'_, T> {
 
 /// Who walks: the caller, or a helper.
 trait Walker {
-    /// Before a chunk is claimed. False to leave.
+    /// Before chunks are claimed. False to leave.
     fn goes_on<F>(&self, walk: &Walk<F>, index: usize, step: &Step) -> bool;
+
+    /// How many chunks it may claim at once.
+    fn most_chunks(&self) -> usize;
+
+    /// After chunks were claimed.
+    fn took(&self, chunks: usize);
 
     /// After a wait in which it slept.
     fn slept<F>(&self, walk: &Walk<F>, patience: &Patience);
@@ -172,9 +178,15 @@ struct Guest {
 
 impl Walker for Guest {
     fn goes_on<F>(&self, walk: &Walk<F>, _index: usize, _step: &Step) -> bool {
-        let left = self.chunks.get();
-        self.chunks.set(left.saturating_sub(1));
-        left > 0 && walk.gate.load(Ordering::Relaxed) & OPEN != 0
+        self.chunks.get() > 0 && walk.gate.load(Ordering::Relaxed) & OPEN != 0
+    }
+
+    fn most_chunks(&self) -> usize {
+        self.chunks.get()
+    }
+
+    fn took(&self, chunks: usize) {
+        self.chunks.set(self.chunks.get().saturating_sub(chunks));
     }
 
     fn slept<F>(&self, _walk: &Walk<F>, _patience: &Patience) {}
@@ -224,6 +236,13 @@ impl<L: Fn(bool) -> Word> Walker for Leader<'_, L> {
         }
         true
     }
+
+    /// Nobody breaks the stream of a caller without helpers, so it looks at its limit before every chunk.
+    fn most_chunks(&self) -> usize {
+        if self.helpers.is_some() { usize::MAX } else { 1 }
+    }
+
+    fn took(&self, _chunks: usize) {}
 
     fn slept<F>(&self, walk: &Walk<F>, patience: &Patience) {
         if let Some(helpers) = self.helpers {
@@ -359,13 +378,16 @@ impl<F> Walk<F> {
     }
 
     /// Claims chunks of a step, a share of what is left; none, if nothing is.
-    fn claim(&self, step: &Step) -> Range<usize> {
+    fn claim(&self, step: &Step, walker: &impl Walker) -> Range<usize> {
         let StepShape { chunks, together, .. } = step.shape;
         let left = chunks.saturating_sub(step.claimed.load(Ordering::Relaxed));
         // Half of an equal share, so that all end at nearly the same time.
-        let count = (left / (2 * (self.max_helpers + 1))).clamp(1, together.max(1));
+        let share = left / (2 * (self.max_helpers + 1));
+        let count = share.min(together).min(walker.most_chunks()).max(1);
         let first = step.claimed.fetch_add(count, Ordering::Relaxed);
-        first..(first + count).min(chunks)
+        let claimed = first..(first + count).min(chunks);
+        walker.took(claimed.len());
+        claimed
     }
 
     fn run_chunks<T: Task<Failure = F>>(&self, task: &T, index: usize, chunks: Range<usize>) -> Result<(), Stopped> {
@@ -399,7 +421,7 @@ impl<F> Walk<F> {
                     PAUSE if !step.may_pause() => {}
                     _ => return Err(Stopped),
                 }
-                let claimed = self.claim(step);
+                let claimed = self.claim(step, walker);
                 if claimed.is_empty() {
                     break;
                 }

@@ -10,7 +10,7 @@ use super::{Grid, Piece, matmul::side_rows};
 use crate::{
     memory::layout::{SIDE, is_repacked},
     place::Place,
-    simd::{BLOCK, Level, Pairing, QUAD, QUAD_BYTES, Streams, spread_bytes},
+    simd::{BLOCK, Fetch, Level, Pairing, QUAD, QUAD_BYTES, Streams, spread_bytes},
     tensor::{Bases, RowMut, TILE, work_row},
 };
 
@@ -61,6 +61,8 @@ pub(crate) struct MatVec {
     /// How many planes of activations share a plane of weights, on axes 2 and 3.
     pub(crate) group: [usize; 2],
     pub(crate) cut: RowCut,
+    /// Depends on what else the run reads, see [`MatVec::set_fetch`].
+    pub(crate) fetch: Fetch,
 }
 
 /// How a product is cut into chunks: some rows of a plane, or some planes; depends on shapes alone.
@@ -69,7 +71,8 @@ pub(crate) struct RowCut {
     rows: usize,
     /// Rows of a plane that stay together; whole tiles.
     together: usize,
-    chunk_bytes: usize,
+    /// Neighbouring chunks that are claimed at once.
+    chunks_together: usize,
     /// Over these parts of all planes.
     grid: Grid,
 }
@@ -83,7 +86,7 @@ const STREAM_BYTES: RangeInclusive<usize> = 32 * 1024..=128 * 1024;
 const CLAIM_BYTES: usize = 512 * 1024;
 
 /// Chunks that a product should have at least: enough for many threads to end at nearly the same time.
-const ENOUGH_CHUNKS: usize = 64;
+const ENOUGH_CHUNKS: usize = 128;
 
 /// Rows that are written together.
 const M_TILE: usize = 4;
@@ -101,7 +104,8 @@ impl RowCut {
         let parts = planes * rows.div_ceil(together);
         // The grid's own unit of cost is that of moving bytes between kernels; here a chunk is what `together` says, or several small planes.
         let per_chunk = (chunk_bytes / row_cost.saturating_mul(together)).max(1);
-        Self { rows, together, chunk_bytes, grid: Grid::parts(parts, per_chunk) }
+        let chunks_together = CLAIM_BYTES / row_cost.saturating_mul(together).saturating_mul(per_chunk).max(1);
+        Self { rows, together, chunks_together, grid: Grid::parts(parts, per_chunk) }
     }
 
     pub(crate) fn chunks(&self) -> usize {
@@ -109,7 +113,7 @@ impl RowCut {
     }
 
     pub(crate) fn chunks_together(&self) -> usize {
-        CLAIM_BYTES / self.chunk_bytes.max(1)
+        self.chunks_together
     }
 }
 
@@ -126,6 +130,7 @@ struct Rows<'a> {
     k: usize,
     /// Rows of the plane that lie side by side.
     side_rows: usize,
+    fetch: Fetch,
 }
 
 impl<'a> Rows<'a> {
@@ -137,7 +142,7 @@ impl<'a> Rows<'a> {
         &self.bytes[start..start + spread_bytes(blocks, S, block_bytes)]
     }
 
-    /// Products of rows, four at a time. `tile` has them all: of `M` rows from the given one on.
+    /// Products of rows, four at a time.
     #[inline(always)]
     fn tiles<const S: usize>(
         &self,
@@ -162,34 +167,47 @@ impl<'a> Rows<'a> {
 
     #[inline(always)]
     fn blocks<B: Streams, const REPACKED: bool>(&self, level: impl Level, rows: Range<usize>) {
-        let (k, x) = (self.k, self.x);
+        let (k, x, fetch) = (self.k, self.x, self.fetch);
         let blocks = (k / B::ELEMENTS, B::BYTES);
         let border = if REPACKED { self.side_rows.clamp(rows.start, rows.end) } else { rows.start };
         if REPACKED {
             self.tiles::<SIDE>(
                 rows.start..border,
                 blocks,
-                |w| level.vector_blocks::<B, M_TILE, SIDE>(k, w, x),
-                |w| level.vector_blocks::<B, 1, SIDE>(k, w, x),
+                |w| level.vector_blocks::<B, M_TILE, SIDE>(k, w, x, fetch),
+                |w| level.vector_blocks::<B, 1, SIDE>(k, w, x, fetch),
             );
         }
         self.tiles::<1>(
             border..rows.end,
             blocks,
-            |w| level.vector_blocks::<B, M_TILE, 1>(k, w, x),
-            |w| level.vector_blocks::<B, 1, 1>(k, w, x),
+            |w| level.vector_blocks::<B, M_TILE, 1>(k, w, x, fetch),
+            |w| level.vector_blocks::<B, 1, 1>(k, w, x, fetch),
         );
     }
 
     #[inline(always)]
     fn run(&self, level: impl Level, rows: Range<usize>) {
-        let (k, x) = (self.k, self.x);
+        let (k, x, fetch) = (self.k, self.x, self.fetch);
         match self.dtype {
-            DType::F32 => self.tiles::<1>(rows, (k, 4), |w| level.vector_f32(k, w, x), |w| level.vector_f32(k, w, x)),
-            DType::F16 => self.tiles::<1>(rows, (k, 2), |w| level.vector_f16(k, w, x), |w| level.vector_f16(k, w, x)),
-            DType::Bf16 => {
-                self.tiles::<1>(rows, (k, 2), |w| level.vector_bf16(k, w, x), |w| level.vector_bf16(k, w, x))
-            }
+            DType::F32 => self.tiles::<1>(
+                rows,
+                (k, 4),
+                |w| level.vector_f32(k, w, x, fetch),
+                |w| level.vector_f32(k, w, x, fetch),
+            ),
+            DType::F16 => self.tiles::<1>(
+                rows,
+                (k, 2),
+                |w| level.vector_f16(k, w, x, fetch),
+                |w| level.vector_f16(k, w, x, fetch),
+            ),
+            DType::Bf16 => self.tiles::<1>(
+                rows,
+                (k, 2),
+                |w| level.vector_bf16(k, w, x, fetch),
+                |w| level.vector_bf16(k, w, x, fetch),
+            ),
             DType::Q4_0 => self.blocks::<codec::Q4_0, { is_repacked(DType::Q4_0) }>(level, rows),
             DType::Q4_1 => self.blocks::<codec::Q4_1, { is_repacked(DType::Q4_1) }>(level, rows),
             DType::Q5_0 => self.blocks::<codec::Q5_0, { is_repacked(DType::Q5_0) }>(level, rows),
@@ -208,7 +226,21 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// Weights of a run that caches may hold until the next: as large as those of common server CPUs, and larger than those of players. Fetching past
+/// the caches costs more than it gives where weights would have stayed.
+const KEPT_BYTES: usize = 64 << 20;
+
 impl MatVec {
+    /// Decides for all products of a run.
+    pub(crate) fn set_fetch<'a>(products: impl Iterator<Item = &'a mut Self>) {
+        let products: Vec<_> = products.collect();
+        let bytes =
+            |product: &Self| product.weights.rows() * product.weights.row_units() * product.weights.unit_bytes();
+        let total = products.iter().fold(0_usize, |total, product| total.saturating_add(bytes(product)));
+        let fetch = if total > KEPT_BYTES { Fetch::Pass } else { Fetch::Keep };
+        products.into_iter().for_each(|product| product.fetch = fetch);
+    }
+
     #[inline(always)]
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
@@ -227,7 +259,10 @@ impl MatVec {
                 (weights.whole_rows_bytes(first, end - start), x.row_bytes(x_at), out.row_mut([0, at[0], at[1]]))
             };
             let dtype = self.weights.dtype;
-            let rows = Rows { dtype, bytes, first: start, stride_bytes, x, out, k: self.k, side_rows };
+            let packed_bytes = self.weights.row_units() * self.weights.unit_bytes();
+            assert!(side_rows == 0 || !is_repacked(dtype) || stride_bytes == packed_bytes, "rows side by side");
+            let rows =
+                Rows { dtype, bytes, first: start, stride_bytes, x, out, k: self.k, side_rows, fetch: self.fetch };
             rows.run(level, start..end);
         }
     }

@@ -1,4 +1,4 @@
-//! Panels with many rows of activations: a tile of weights is decoded once, into a panel that stays in cache, and meets row after row.
+//! Products with many rows of activations: a tile of weights is decoded once, into a panel that stays in cache, and meets row after row.
 //!
 //! A panel has sixteen rows of weights side by side, so that a row of activations needs nothing but loads, spread elements and
 //! multiply-adds, and every result keeps a lane of its own: nothing is ever added across lanes. What a result is does not depend on the
@@ -22,14 +22,13 @@ use crate::{
 /// From this many rows of activations on, decoding weights into panels is cheaper than decoding them again for every few rows.
 const MANY: usize = 16;
 
-/// Rows of activations that a chunk has at most; their sums lie on the stack. A prompt of 512 tokens is one chunk then, and a panel is
-/// decoded once for all of it.
-const CHUNK_ROWS: usize = 528;
+/// Rows of activations that a chunk has at most; their sums lie on the stack.
+const CHUNK_ROWS: usize = 264;
 
 /// Rows of activations that meet a panel at once: as many sums as registers hold beside two vectors of weights.
 const N_TILE: usize = 6;
 
-/// Multiply-adds of a chunk, if it may have fewer rows: half a millisecond at most, so that runs stop soon when they are told to.
+/// Multiply-adds of a chunk, if it may have fewer rows: a few tenths of a millisecond, so that runs stop soon when they are told to.
 const CHUNK_PRODUCTS: usize = 6 << 20;
 
 /// `[k,m] × [k,n] → [m,n]` for every outer index of the activations, for many `n`.
@@ -192,7 +191,7 @@ pub(crate) fn panel_activations(level: AnyLevel, weights: DType, n: usize) -> Op
     })
 }
 
-/// Sums of the rows of activations of a chunk: 33 KiB of the stack, and panels are as large again.
+/// Sums of the rows of activations of a chunk: a few tens of KiB of the stack, as panels are.
 type Sums = [[f32; PANEL_ROWS]; CHUNK_ROWS];
 
 impl PanelProduct {

@@ -6,7 +6,7 @@ use super::{Builder, Work, nodes::cost};
 use crate::{
     kernels::{Grid, Kernel, MatVec, QuantizeVectors, RowCut},
     place::{Place, Region},
-    simd::{Pairing, vector_bytes},
+    simd::{Fetch, Pairing, vector_bytes},
 };
 
 /// Which rounded rows lie in work memory, by pairing: products in a row over the same activations share them.
@@ -38,7 +38,7 @@ impl Builder {
         let row_bytes = weights.row_units() * weights.unit_bytes();
         let cut = RowCut::new(row_bytes, &out);
         let cost = weights.rows().saturating_mul(row_bytes).max(out.elements().saturating_mul(k) / 2);
-        let kernel = Kernel::MatVec(MatVec { weights, x, out, k, group, cut });
+        let kernel = Kernel::MatVec(MatVec { weights, x, out, k, group, cut, fetch: Fetch::Keep });
         // Elements of one product are written in no set order, and a packed result shares none.
         self.push(kernel, cut.chunks(), &[weights, x], Some(&out), cost);
         Ok(())

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 use crate::{
     bind,
-    kernels::{Activations, Kernel},
+    kernels::{Activations, Kernel, MatVec},
     place::{Place, Region},
     simd::{AnyLevel, Pairing},
     support::{reads_repacked, support},
@@ -197,6 +197,10 @@ pub(crate) fn lower(split: &dyn SplitView, level: AnyLevel) -> Result<Program, B
         index += chained.max(1);
     }
     fills::hold(&mut builder.program.steps, builder.fills);
+    MatVec::set_fetch(builder.program.steps.iter_mut().filter_map(|step| match &mut step.kernel {
+        Kernel::MatVec(product) => Some(product),
+        _ => None,
+    }));
     Ok(builder.program)
 }
 

@@ -6,7 +6,7 @@ use half::f16;
 use crate::kernels::{Activations, Map, Zip};
 
 use super::{
-    BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, Blocks, BytePart, FOUR, GROUP, GroupLayout, Level, PANEL,
+    BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, Blocks, BytePart, FOUR, Fetch, GROUP, GroupLayout, Level, PANEL,
     PANEL_ROWS, Panel, PanelRows, Panels, PlainRows, Rounded, STEPS_MOST, Streams, bundle_block,
     vector::{Pairing, count, vector_bytes},
 };
@@ -277,7 +277,13 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(
+        self,
+        k: usize,
+        w: [&[u8]; M],
+        x: &[u8],
+        _fetch: Fetch,
+    ) -> [f32; M] {
         assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
         let (pairing, parts) = (Pairing::of(B::ELEMENTS), B::ELEMENTS / BLOCK);
         w.map(|w| {
@@ -299,17 +305,17 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], _fetch: Fetch) -> [f32; M] {
         w.map(|w| dot_plain(k, |i| read_f32(w, i), x))
     }
 
     #[inline(always)]
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], _fetch: Fetch) -> [f32; M] {
         w.map(|w| dot_plain(k, |i| read_f16(w, 2 * i), x))
     }
 
     #[inline(always)]
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], _fetch: Fetch) -> [f32; M] {
         w.map(|w| dot_plain(k, |i| read_bf16(w, i), x))
     }
 

@@ -18,8 +18,8 @@ pub(super) use vector::Stream;
 use crate::kernels::{Activations, Map, Zip};
 
 use super::{
-    BLOCK, Blocks, BytePart, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, Panels, PlainRows,
-    Rounded, Streams, bundle_block, group_bytes,
+    BLOCK, Blocks, BytePart, Fetch, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, Panels,
+    PlainRows, Rounded, Streams, bundle_block, group_bytes,
     portable::add_weighted_columns,
     spread_bytes,
     vector::{Pairing, vector_bytes},
@@ -361,35 +361,41 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+    fn vector_blocks<B: Streams, const M: usize, const S: usize>(
+        self,
+        k: usize,
+        w: [&[u8]; M],
+        x: &[u8],
+        fetch: Fetch,
+    ) -> [f32; M] {
         check(w, spread_bytes(k / B::ELEMENTS, S, B::BYTES));
         assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| B::row::<S>(w, k, x.as_ptr())) }
+        unsafe { vector::products(w, |w| B::row::<S>(w, k, x.as_ptr(), fetch)) }
     }
 
     #[inline(always)]
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], fetch: Fetch) -> [f32; M] {
         check(w, k * 4);
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<F32>(w, k, x.as_ptr())) }
+        unsafe { vector::products(w, |w| vector::row_plain::<F32>(w, k, x.as_ptr(), fetch)) }
     }
 
     #[inline(always)]
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], fetch: Fetch) -> [f32; M] {
         check(w, k * 2);
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<F16>(w, k, x.as_ptr())) }
+        unsafe { vector::products(w, |w| vector::row_plain::<F16>(w, k, x.as_ptr(), fetch)) }
     }
 
     #[inline(always)]
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8]) -> [f32; M] {
+    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], fetch: Fetch) -> [f32; M] {
         check(w, k * 2);
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<BF16>(w, k, x.as_ptr())) }
+        unsafe { vector::products(w, |w| vector::row_plain::<BF16>(w, k, x.as_ptr(), fetch)) }
     }
 
     #[inline(always)]

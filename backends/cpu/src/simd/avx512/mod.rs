@@ -74,7 +74,8 @@ impl Panels for Avx512 {
             match (B::HALF_SCALES, B::OFFSETS) {
                 (false, false) => bytes::dots::<false, false>(panel, k, x.as_ptr(), first, sums),
                 (false, true) => bytes::dots::<false, true>(panel, k, x.as_ptr(), first, sums),
-                (true, _) => bytes::dots::<true, false>(panel, k, x.as_ptr(), first, sums),
+                (true, false) => bytes::dots::<true, false>(panel, k, x.as_ptr(), first, sums),
+                (true, true) => bytes::dots::<true, true>(panel, k, x.as_ptr(), first, sums),
             }
         }
     }

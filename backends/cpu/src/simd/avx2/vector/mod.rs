@@ -11,7 +11,7 @@ pub(super) use plain::row_plain;
 
 use super::{
     super::{
-        BLOCK,
+        BLOCK, Fetch,
         vector::{COUNTS, Pairing, SCALES, SUMS},
     },
     RoundedBlock,
@@ -24,20 +24,24 @@ pub(crate) trait Stream {
     /// # Safety
     /// `w` must point to a row of `k` weights whose blocks are each `S` blocks behind the last, `x` to `k` activations in the layout of
     /// [`crate::simd::vector`], and the CPU must have AVX2, FMA and F16C.
-    unsafe fn row<const S: usize>(w: *const u8, k: usize, x: *const u8) -> __m256;
+    unsafe fn row<const S: usize>(w: *const u8, k: usize, x: *const u8, fetch: Fetch) -> __m256;
 }
 
 /// How far ahead weights are fetched. The hardware's own prefetching begins anew at every page, of which a row of a small model has a
 /// fraction: on a Zen 1 server, reads of mapped weights go from 5.6 to 8.1 GB/s with it (one thread, `q4_1`).
 const AHEAD_BYTES: usize = 4096;
 
-/// Asks for the weights that come up, `BYTES` of them.
+/// Asks for the weights that come up, `BYTES` of them: every line, also where a step is not a whole number of them.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn fetch_ahead<const BYTES: usize>(w: *const u8) {
-    for line in 0..const { if BYTES < 104 { 1 } else { BYTES.div_ceil(72) } } {
+fn fetch_ahead<const BYTES: usize>(w: *const u8, fetch: Fetch) {
+    for line in 0..const { BYTES.div_ceil(64) } {
+        let at = w.wrapping_add(AHEAD_BYTES + line * 64).cast();
         // Prefetching reads nothing: an address outside of memory is ignored.
-        _mm_prefetch::<_MM_HINT_T0>(w.wrapping_add(AHEAD_BYTES + line * 64).cast());
+        match fetch {
+            Fetch::Keep => _mm_prefetch::<_MM_HINT_T0>(at),
+            Fetch::Pass => _mm_prefetch::<_MM_HINT_NTA>(at),
+        }
     }
 }
 

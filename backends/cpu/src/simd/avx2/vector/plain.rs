@@ -7,7 +7,7 @@ use super::{
         load_bf16, load_f16, load_f32,
         products::{BF16, F16, F32},
     },
-    fetch_ahead,
+    Fetch, fetch_ahead,
 };
 
 /// Eight elements of a row from `start` on, zeros beyond its end.
@@ -35,14 +35,14 @@ unsafe fn load<const W: u8>(w: *const u8, start: usize, k: usize) -> __m256 {
 /// `w` must hold `k` elements of the dtype that `W` names, `x` `k` f32.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(in super::super) unsafe fn row_plain<const W: u8>(w: *const u8, k: usize, x: *const u8) -> __m256 {
+pub(in super::super) unsafe fn row_plain<const W: u8>(w: *const u8, k: usize, x: *const u8, fetch: Fetch) -> __m256 {
     let mut sums = [_mm256_setzero_ps(); 4];
     let whole = k - k % 32;
     for start in (0..whole).step_by(32) {
         if W == F32 {
-            fetch_ahead::<128>(w.wrapping_add(start * 4));
+            fetch_ahead::<128>(w.wrapping_add(start * 4), fetch);
         } else {
-            fetch_ahead::<64>(w.wrapping_add(start * 2));
+            fetch_ahead::<64>(w.wrapping_add(start * 2), fetch);
         }
         for (i, sum) in sums.iter_mut().enumerate() {
             let at = start + 8 * i;

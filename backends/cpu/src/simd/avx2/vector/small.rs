@@ -11,7 +11,7 @@ use super::{
         super::{BLOCK, QUAD, QUAD_BYTES},
         blocks::biased,
     },
-    Quad, Stream, both, fetch_ahead, fold_16, fold_32, high_nibbles, low_nibbles, unsigned_pair, widen,
+    Fetch, Quad, Stream, both, fetch_ahead, fold_16, fold_32, high_nibbles, low_nibbles, unsigned_pair, widen,
 };
 
 /// What quants are, and what becomes of their products.
@@ -140,16 +140,17 @@ unsafe fn pair<B: Small>(a: *const u8, b: *const u8, x: [__m256i; 2]) -> __m256i
 /// As for [`Stream::row`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn row<B: Small, const S: usize>(w: *const u8, k: usize, x: *const u8) -> __m256 {
+unsafe fn row<B: Small, const S: usize>(w: *const u8, k: usize, x: *const u8, fetch: Fetch) -> __m256 {
     let mut sums = Sums { products: _mm256_setzero_ps(), added: _mm256_setzero_ps() };
     let blocks = k / BLOCK;
     let at = |block: usize| w.wrapping_add(block * S * B::BYTES);
     for quad in 0..blocks / QUAD {
         let first = at(quad * QUAD);
         // Four blocks of a row by itself have at most so many bytes; those of rows side by side are fetched by all eight.
-        match QUAD * B::BYTES {
-            ..104 => fetch_ahead::<64>(first),
-            _ => fetch_ahead::<136>(first),
+        if QUAD * B::BYTES <= 96 {
+            fetch_ahead::<96>(first, fetch);
+        } else {
+            fetch_ahead::<136>(first, fetch);
         }
         let block = |i: usize| first.wrapping_add(i * S * B::BYTES);
         // SAFETY: all four blocks lie in the row, and the quad in the activations.
@@ -260,9 +261,9 @@ macro_rules! small {
         impl Stream for $name {
             #[inline]
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn row<const S: usize>(w: *const u8, k: usize, x: *const u8) -> __m256 {
+            unsafe fn row<const S: usize>(w: *const u8, k: usize, x: *const u8, fetch: Fetch) -> __m256 {
                 // SAFETY: as the caller promises.
-                unsafe { row::<$name, S>(w, k, x) }
+                unsafe { row::<$name, S>(w, k, x, fetch) }
             }
         }
     )+};

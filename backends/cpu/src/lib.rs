@@ -7,7 +7,8 @@
 //!   where a NaN or an infinity makes the whole product NaN. Outer axes of the weights are repeated in groups, as
 //!   grouped-query attention needs it.
 //! - **Cuts.** A prepared split runs from a cursor up to a deadline. Chunks are some microseconds of work on a grid that the shapes fix, so a
-//!   run that is cancelled or out of time comes back within a chunk or two, and where it was cut changes no bit.
+//!   run that is out of time comes back within a chunk or two, one that is cancelled within what its threads have claimed (some tens of
+//!   microseconds), and where it was cut changes no bit.
 //! - **Memory.** Ordinary, or high-bandwidth memory through `libmemkind` ([`CpuMemory`]); buffers of the type [`HUGE`] lie on pages of 2 MiB. Weights of `q4_0`, `q4_1` and `q8_0` may lie in
 //!   buffers of the type [`REPACKED`], eight rows side by side, for products alone: the same bits, from one stream.
 //! - **Unsafe.** `memory::hbm` (a C allocator), `tensor` (strides to pointers), `run` and `prepared` (who may touch them when) and `simd` (instructions); kernels promise only that they
@@ -68,7 +69,7 @@ pub struct CpuConfig {
     /// Threads that work on a split, the calling one included; by default as many as the pool and the caller are, or as
     /// the system has. 1 keeps all work on the calling thread.
     pub threads: Option<usize>,
-    /// The pool whose free workers help. Without one the backend starts threads of its own, which sleep between runs.
+    /// The pool whose free workers help; they need 256 KiB of stack. Without one the backend starts threads of its own, which sleep between runs.
     pub pool: Option<Arc<rayon::ThreadPool>>,
     /// Which instructions to use.
     pub simd: Simd,

@@ -183,6 +183,13 @@ fn steps(shapes: &[(usize, usize)]) -> Vec<StepShape> {
     shapes.iter().map(|&(chunks, after)| StepShape { chunks, after, ..StepShape::default() }).collect()
 }
 
+/// A step whose chunks are claimed two at a time while there are many, and one that depends on it.
+fn streams() -> Vec<StepShape> {
+    let mut shapes = steps(&[(8, 0), (1, 1)]);
+    shapes[0].together = 4;
+    shapes
+}
+
 /// Runs a model in every order with so many preemptions, or as many as `LOOM_MAX_PREEMPTIONS` says, and says how many orders
 /// that were.
 fn check(name: &str, preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
@@ -259,6 +266,56 @@ fn a_pause_is_one_place_and_the_run_goes_on_there() {
                 end => panic!("{end:?}"),
             }
             assert_eq!(model.counts(), [1; 4]);
+            job.join().expect("it ends");
+        });
+    }
+}
+
+/// Chunks that are claimed together are done together: whatever ends a run in the middle of them, they are before the place where it ends.
+#[test]
+fn a_claim_of_several_chunks_is_never_left_half_done() {
+    for calls in 1..4 {
+        check(&format!("streams, a pause before claim {calls}"), 1, move || {
+            let model = Arc::new(Model::new(&streams(), 1));
+            let job = job(&model);
+            match model.lead((0, 0), after(calls, Word::Pause), Some(&Jobs)) {
+                End::Done => {}
+                End::Paused(step, chunk) => {
+                    assert!(model.walk.has(step, chunk), "{step}, {chunk} is a place");
+                    let done = model.index(step, chunk);
+                    let expected: Vec<usize> = (0..9).map(|index| usize::from(index < done)).collect();
+                    assert_eq!(model.counts(), expected, "everything before {step}, {chunk}, nothing behind");
+                    assert_eq!(model.lead((step, chunk), go_on, Some(&Jobs)), End::Done);
+                }
+                end => panic!("{end:?}"),
+            }
+            assert_eq!(model.counts(), [1; 9]);
+            job.join().expect("it ends");
+        });
+    }
+    check("streams, a cancel", 1, || {
+        let model = Arc::new(Model::new(&streams(), 1));
+        let job = job(&model);
+        let end = model.lead((0, 0), after(1, Word::Cancel), Some(&Jobs));
+        assert!(matches!(end, End::Done | End::Cancelled), "{end:?}");
+        let before = model.counts();
+        model.round.store(2, Relaxed);
+        if before == [1; 9] {
+            assert_eq!(model.lead((0, 0), go_on, Some(&Jobs)), End::Done);
+            assert_eq!(model.counts(), [2; 9]);
+        }
+        job.join().expect("it ends");
+    });
+    for chunk in [0, 1] {
+        check(&format!("streams, chunk {chunk} fails"), 1, move || {
+            let mut model = Model::new(&streams(), 1);
+            model.fails = Some((0, chunk));
+            let model = Arc::new(model);
+            let job = job(&model);
+            assert_eq!(model.lead((0, 0), go_on, Some(&Jobs)), End::Failed("failed"));
+            let counts = model.counts();
+            assert_eq!(counts[8], 0, "a step behind the failure ran");
+            assert_eq!(counts[chunk], 0, "the chunk failed");
             job.join().expect("it ends");
         });
     }

@@ -200,10 +200,12 @@ impl Chain {
             } else {
                 to[..m].fill(0.0);
             }
+            // SAFETY: no step writes an operand of a product while it runs, and results lie elsewhere.
+            let (bytes, stride_bytes) = unsafe { weights.whole_rows_bytes([0; 3], m) };
             for first in (0..m).step_by(LANES) {
                 // Sums of a last row that are too many go nowhere.
-                // SAFETY: no step writes an operand of a product while it runs, and results lie elsewhere.
-                let rows = std::array::from_fn(|i| unsafe { weights.row_bytes([(first + i).min(m - 1), 0, 0]) });
+                let row = |i: usize| &bytes[(first + i).min(m - 1) * stride_bytes..][..k * 4];
+                let rows = [row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7)];
                 let sums = level.eight_dots(k, rows, &from[..k]);
                 for (to, sum) in to[first..m].iter_mut().zip(sums) {
                     *to += sum;

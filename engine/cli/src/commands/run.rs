@@ -95,6 +95,8 @@ struct Generated {
     ids: Vec<u32>,
     finish_reason: FinishReason,
     stop_string: Option<String>,
+    /// Tokens of the prompt that were read: fewer than it has where it was interrupted.
+    prompt_read: u32,
     prompt_time: Duration,
     first_token: Option<Duration>,
     /// From the first token on.
@@ -238,7 +240,7 @@ impl Runner<'_> {
             generated_ids: &generated.ids,
             finish_reason: generated.finish_reason,
             stop_string: generated.stop_string.as_deref(),
-            prompt_tokens_per_s: per_second(prompt_ids.len(), generated.prompt_time),
+            prompt_tokens_per_s: per_second(generated.prompt_read as usize, generated.prompt_time),
             decode_tokens_per_s: per_second(generated.decoded as usize, generated.decode_time),
             time_to_first_token_ms: generated.first_token.map(millis),
             cold_time_to_first_token_ms: generated.first_token.map(|time| millis(self.load_time + time)),
@@ -266,13 +268,16 @@ impl Runner<'_> {
             ids: Vec::new(),
             finish_reason: FinishReason::Length,
             stop_string: None,
+            prompt_read: 0,
             prompt_time: Duration::ZERO,
             first_token: None,
             decode_time: Duration::ZERO,
             decoded: 0,
         };
+        let before = session.position();
         let fed = self::fed(session.feed(engine, model, prompt_ids))?;
         generated.prompt_time = start.elapsed();
+        generated.prompt_read = session.position().saturating_sub(before);
         sampler.accept(prompt_ids);
         let mut stream = model.tokenizer().stream(ControlTokens::Skip);
         let mut decode_start = Instant::now();

@@ -1,6 +1,6 @@
 //! Decoding a real model beside a game: as many threads as cores, and one more thread that never rests.
 //!
-//! `cargo bench -p entensor-benches --bench beside_a_game -- model.gguf [tokens]`; `ENTENSOR_MODEL` names a file, too.
+//! `cargo bench -p entensor-benches --bench beside_a_game -- model.gguf [tokens] [record]`; `ENTENSOR_MODEL` names a file, too.
 //! One and two threads decode in turn, with and without the neighbour, so that whatever else the machine does meets all of them.
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
 };
 
 use entensor::Engine;
-use entensor_benches::{Spread, spread};
+use entensor_benches::{Spread, results, spread};
 use entensor_models::{LanguageModel, Session, SessionConfig};
 
 type Failure = Box<dyn std::error::Error>;
@@ -19,12 +19,17 @@ type Failure = Box<dyn std::error::Error>;
 const ROUNDS: usize = 3;
 
 fn main() -> Result<(), Failure> {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let is_ours = |argument: &String| !argument.starts_with("--") && argument != "record";
+    let arguments: Vec<String> = std::env::args().skip(1).filter(is_ours).collect();
     let path = arguments.first().cloned().or_else(|| std::env::var("ENTENSOR_MODEL").ok());
     let Some(path) = path else {
         println!("no model: name a GGUF file as an argument or in ENTENSOR_MODEL");
         return Ok(());
     };
+    // Behind the look for a model: without one there is nothing to record.
+    if results::recorded("beside_a_game", "")? {
+        return Ok(());
+    }
     let tokens: usize = arguments.get(1).map_or(Ok(96), |tokens| tokens.parse())?;
     let mut samples: [[Vec<f64>; 2]; 2] = Default::default();
     for _ in 0..ROUNDS {
@@ -34,7 +39,8 @@ fn main() -> Result<(), Failure> {
             }
         }
     }
-    println!("µs a token: least, middle, most; {ROUNDS} rounds of {tokens} tokens in turn");
+    let model = Path::new(&path).file_name().unwrap_or_default().to_string_lossy();
+    println!("µs a token of {model}: least, middle, most; {ROUNDS} rounds of {tokens} tokens in turn");
     let mut middles = [[0.0; 2]; 2];
     for (threads, samples) in samples.into_iter().enumerate() {
         for (neighbours, samples) in samples.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! What it costs to run anything at all: a graph of one small node by itself, held and not; helpers that are asked from rest; and steps that
 //! wait for each other.
 //!
-//! `cargo bench -p entensor-benches --bench dispatch`
+//! `cargo bench -p entensor-benches --bench dispatch [-- record]`
 
 use std::{
     hint::black_box,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use entensor::{DType, Engine, GraphBuilder};
-use entensor_benches::{Spread, spread};
+use entensor_benches::{Spread, results, spread};
 use entensor_components::{
     Backend, MemoryHandle, MemorySlot, NodeDesc, Op, PreparedSplit, Shape, SplitDesc, TensorDesc, TensorRef, Usage,
 };
@@ -19,6 +19,9 @@ use entensor_cpu::{CpuBackend, CpuConfig};
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
+    if results::recorded("dispatch", "")? {
+        return Ok(());
+    }
     fixed_costs()?;
     println!();
     helpers()?;

@@ -1,20 +1,72 @@
 //! `RESULTS.md`: what benches printed, each in a section of its own that the next run replaces.
 
 use std::{
+    env,
     fmt::Write as _,
-    fs, io,
+    fs,
+    io::{self, BufRead, BufReader},
     path::Path,
+    process::{Command, Stdio},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 const HEAD: &str = "# Results\n\nWritten by the benches themselves when they are given the word `record`; a run replaces its own section. \
                     Figures of different sections\nare of different minutes, often of different machines: compare within one.\n";
 
-/// Puts a bench's output into `RESULTS.md`, in place of what it said before, with the machine, the command and the date.
+/// Whether a bench was given the word `record`. All is done then: it has run once more without the word, and what it printed is in
+/// `RESULTS.md`. `features` is what `cargo bench` needs to build it.
+///
+/// Another process, so that benches print as they like, and are measured as they are without the word.
 ///
 /// # Errors
-/// A file that cannot be read or written.
-pub fn record(bench: &str, command: &str, output: &str) -> io::Result<()> {
+/// A bench that fails or does not start; a file that cannot be read or written.
+pub fn recorded(bench: &str, features: &str) -> io::Result<bool> {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let (asked, others): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| word == "record");
+    if asked.is_empty() {
+        return Ok(false);
+    }
+    let mut child = Command::new(env::current_exe()?).args(&others).stdout(Stdio::piped()).spawn()?;
+    let mut output = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            println!("{line}");
+            output.push_str(&line);
+            output.push('\n');
+        }
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        return Err(io::Error::other(format!("nothing is recorded: {bench} ended with {status}")));
+    }
+    record(bench, &command(bench, features, &others), &laid_out(&output))?;
+    Ok(true)
+}
+
+/// Output as the page shows it: with tables it is a part of the page as it is; else its lines stay lines.
+fn laid_out(output: &str) -> String {
+    if output.contains("|---") { output.to_owned() } else { format!("```text\n{}\n```", output.trim_end()) }
+}
+
+/// What was asked for, as it is typed. Of files only the names: the page is for other people.
+fn command(bench: &str, features: &str, words: &[String]) -> String {
+    let mut command = String::from("cargo bench -p entensor-benches");
+    for part in [features, "--bench", bench].into_iter().filter(|part| !part.is_empty()) {
+        write!(command, " {part}").ok();
+    }
+    command.push_str(" -- record");
+    // Cargo's own.
+    for word in words.iter().filter(|word| *word != "--bench") {
+        let path = Path::new(word);
+        let name = path.file_name().filter(|_| path.exists()).map(|name| name.to_string_lossy());
+        write!(command, " {}", name.unwrap_or(word.into())).ok();
+    }
+    command
+}
+
+/// Puts a bench's output into `RESULTS.md`, in place of what it said before, with the machine, the command and the date.
+fn record(bench: &str, command: &str, output: &str) -> io::Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("RESULTS.md");
     let old = match fs::read_to_string(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => HEAD.to_owned(),
@@ -99,6 +151,21 @@ mod tests {
         for (seconds, day) in days {
             assert_eq!(date(seconds), day);
         }
+    }
+
+    #[test]
+    fn commands_are_those_of_any_machine() {
+        let words = ["--bench", concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"), "no/file"].map(String::from);
+        let with_file = "cargo bench -p entensor-benches --bench kernels -- record README.md no/file";
+        assert_eq!(command("kernels", "", &words), with_file);
+        let with_features = "cargo bench -p entensor-benches --features peers --bench plan_vs_ggml -- record";
+        assert_eq!(command("plan_vs_ggml", "--features peers", &[]), with_features);
+    }
+
+    #[test]
+    fn lines_stay_lines() {
+        assert_eq!(laid_out("  a 1\n  b 2\n\n"), "```text\n  a 1\n  b 2\n```");
+        assert_eq!(laid_out("| a |\n|---|\n| 1 |\n"), "| a |\n|---|\n| 1 |\n");
     }
 
     #[test]

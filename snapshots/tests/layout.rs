@@ -108,6 +108,7 @@ fn unsafe_stands_only_in_kernels_the_mapping_and_counting_allocators() {
             || path.starts_with("engine/models/tests/")
             || path.starts_with("benches/benches/passes/")
             || path.starts_with("benches/benches/plan_vs_ggml/ggml/")
+            || path == "benches/benches/policy_vs_peers/gemm_calls.rs"
             || path == "benches/llamacpp/src/engine.rs"
             || path == "benches/src/limits.rs"
             || path == "snapshots/tests/planning_memory.rs";

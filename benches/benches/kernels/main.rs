@@ -3,9 +3,15 @@
 
 mod streams;
 
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
-use entensor_benches::limits::{Memory, f32_products, int8_products};
+use entensor_benches::{
+    limits::{Memory, f32_products, int8_products},
+    results,
+};
 use entensor_components::{Backend, DTypeSet, OpKind};
 use entensor_conformance::{PerfConfig, PerfError, Selection, perf};
 use entensor_cpu::{CpuBackend, CpuConfig};
@@ -16,10 +22,11 @@ use streams::Stream;
 const CACHED_BYTES: usize = 4 << 20;
 
 const HELP: &str = "\
-cargo bench -p entensor-benches --bench kernels -- [PART…] [threads=1,2] [ms=MILLISECONDS]
+cargo bench -p entensor-benches --bench kernels -- [PART…] [threads=1,2] [ms=MILLISECONDS] [record]
 
 Measures the cases whose line has any of the parts, such as `mul_mat` or `q4_1`; all of them without one. `stream` is products with one
-row of activations whose weights come from memory, not from a cache. Each sample takes `ms` milliseconds, 4 unless given.";
+row of activations whose weights come from memory, not from a cache. Each sample takes `ms` milliseconds, 4 unless given. `record` writes the output into
+RESULTS.md.";
 
 /// What this machine can do with so many threads.
 #[derive(Clone, Copy)]
@@ -109,11 +116,18 @@ impl Asked {
     }
 }
 
-fn main() {
+fn main() -> io::Result<()> {
+    if results::recorded("kernels", "")? {
+        return Ok(());
+    }
     let start = Instant::now();
     let asked = match Asked::parse(std::env::args().skip(1)) {
         Ok(asked) => asked,
-        Err(message) => return println!("{message}"),
+        Err(message) => {
+            // A failure, so that it is not recorded.
+            eprintln!("{message}");
+            std::process::exit(2);
+        }
     };
     let streams: Vec<Stream> = DTypeSet::REALS.iter().map(Stream::new).filter(|s| asked.wants(&s.name())).collect();
     let (memory, cached) = (Memory::new(), Memory::of(CACHED_BYTES));
@@ -135,6 +149,7 @@ fn main() {
         println!();
     }
     println!("in {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
 }
 
 /// The bench cases of the op table, in every dtype.

@@ -26,35 +26,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     {
         return ours::serve(&words[1..]);
     }
+    if results::recorded("llm_vs_llamacpp", "--features peers")? {
+        return Ok(());
+    }
     let wishes = Wishes::parse(&words)?;
     let files = Files::find()?;
     let peers = Peer::all(&wishes)?;
     let memory = Memory::new();
-    let mut page = String::new();
-    let mut say = |text: &str| {
-        println!("{text}");
-        page.push_str(text);
-        page.push('\n');
-    };
-    say(&format!("machine: {}\n", results::machine()));
+    println!("machine: {}\n", results::machine());
     for &threads in &wishes.threads {
-        let peer = peer::best(&peers, &files, threads, &wishes, &mut say)?;
+        let peer = peer::best(&peers, &files, threads, &wishes)?;
         for weights in &wishes.weights {
             let file = files.of(weights)?;
             let runs = wishes.runs_of(weights);
             if !runs.is_empty() {
                 let found = measure::speeds(&file, threads, &wishes, weights, &runs, &peer, &memory)?;
-                say(&report::speeds(weights, threads, &found));
+                println!("{}", report::speeds(weights, threads, &found));
             }
             if wishes.memory {
                 let found = measure::memory(&file, threads, &wishes, &peer)?;
-                say(&report::memory(weights, threads, &found));
+                println!("{}", report::memory(weights, threads, &found));
             }
         }
-    }
-    if wishes.record {
-        let bench = "cargo bench -p entensor-benches --features peers --bench llm_vs_llamacpp";
-        results::record("llm_vs_llamacpp", &format!("{bench} -- {}", words.join(" ")), &page)?;
     }
     Ok(())
 }

@@ -69,13 +69,7 @@ impl Peer {
 }
 
 /// The build that is faster on so many threads: by the product of its speeds at a prompt and at decoding.
-pub(crate) fn best(
-    peers: &[Peer],
-    files: &Files,
-    threads: usize,
-    wishes: &Wishes,
-    say: &mut impl FnMut(&str),
-) -> Result<Peer, Box<dyn Error>> {
+pub(crate) fn best(peers: &[Peer], files: &Files, threads: usize, wishes: &Wishes) -> Result<Peer, Box<dyn Error>> {
     let model = files.of(wishes.weights[0])?;
     let mut best: Option<(f64, &Peer, String)> = None;
     let mut sides = Vec::new();
@@ -101,7 +95,7 @@ pub(crate) fn best(
         let [prompt, decode] = seconds.map(|seconds| if rounds == 0 { 1.0 } else { median(&seconds) });
         if rounds > 0 {
             let (pp, tg) = (128.0 / prompt, 32.0 / decode);
-            say(&format!("llama.cpp, {}, {threads} threads: pp128 {pp:.1}, tg32 {tg:.1} tokens/s", peer.name));
+            println!("llama.cpp, {}, {threads} threads: pp128 {pp:.1}, tg32 {tg:.1} tokens/s", peer.name);
         }
         let cost = prompt * decode;
         if best.as_ref().is_none_or(|(least, ..)| cost < *least) {
@@ -109,6 +103,6 @@ pub(crate) fn best(
         }
     }
     let (_, peer, about) = best.ok_or("there is no llama.cpp to compare with")?;
-    say(&format!("beside {threads} of ours: {about}\n"));
+    println!("beside {threads} of ours: {about}\n");
     Ok(peer.clone())
 }

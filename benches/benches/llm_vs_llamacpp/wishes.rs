@@ -58,7 +58,6 @@ pub(crate) struct Wishes {
     pub(crate) weights: Vec<&'static str>,
     pub(crate) threads: Vec<usize>,
     pub(crate) memory: bool,
-    pub(crate) record: bool,
     /// `plain` or `openmp`, if it is not to be found out.
     pub(crate) peer: Option<String>,
     /// The backend of ours, without its threads.
@@ -75,7 +74,6 @@ impl Wishes {
             weights: Vec::new(),
             threads: Vec::new(),
             memory: false,
-            record: false,
             peer: None,
             backend: "cpu".into(),
             everything: false,
@@ -95,8 +93,6 @@ impl Wishes {
                 wishes.rounds = Some(rounds);
             } else if word == "memory" {
                 wishes.memory = true;
-            } else if word == "record" {
-                wishes.record = true;
             } else if word == "plain" || word == "openmp" {
                 wishes.peer = Some(word.clone());
             } else if word == "cpu" || word.starts_with("cpu:") {

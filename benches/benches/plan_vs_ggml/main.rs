@@ -1,6 +1,6 @@
 //! Planning beside ggml: the same graphs through our passes and through ggml's scheduler and allocator, in turn, in one run.
 //!
-//! `cargo bench -p entensor-benches --features peers --bench plan_vs_ggml [-- NODES… | corpus | FILE.graph…]`: stacks of so
+//! `cargo bench -p entensor-benches --features peers --bench plan_vs_ggml [-- NODES… | corpus | FILE.graph… | record]`: stacks of so
 //! many nodes, the corpus, other graphs; without words the usual stacks and the corpus. See the folder's README.
 
 mod corpus;
@@ -11,7 +11,12 @@ mod stacks;
 
 use std::error::Error;
 
+use entensor_benches::results;
+
 fn main() -> Result<(), Box<dyn Error>> {
+    if results::recorded("plan_vs_ggml", "--features peers")? {
+        return Ok(());
+    }
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let (mut sizes, mut files) = (Vec::new(), Vec::new());
     for word in &words {

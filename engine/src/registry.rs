@@ -318,8 +318,29 @@ mod tests {
         }
         let text = |spec| registry.make(spec).map(|_| ()).expect_err("not to be made").to_string();
         assert_eq!(text("cpu:threads"), "backend `cpu`: `threads` needs a value; write threads=VALUE");
-        assert_eq!(text("cpu:fast"), "backend `cpu` has no option `fast`; it has: threads, hbm");
-        assert_eq!(text("auto:fast"), "backend `auto` has no option `fast`; it has: threads, hbm");
+        assert_eq!(text("cpu:fast"), "backend `cpu` has no option `fast`; it has: threads, simd, hbm");
+        assert_eq!(text("auto:fast"), "backend `auto` has no option `fast`; it has: threads, simd, hbm");
+    }
+
+    #[cfg(feature = "cpu")]
+    #[test]
+    fn instructions_are_chosen_by_name() {
+        use entensor_components::Sameness;
+
+        let registry = Registry::default();
+        let sameness = |spec| registry.make(spec).map(|backend| backend.sameness());
+        for spec in
+            ["cpu:threads=1", "cpu:simd=detect,threads=1", "cpu:simd=avx2,threads=1", "cpu:simd=portable,threads=1"]
+        {
+            assert_eq!(sameness(spec), Ok(Sameness::Machine), "{spec}");
+        }
+        for spec in ["cpu:simd=strict,threads=2", "auto:simd=strict,threads=1"] {
+            assert_eq!(sameness(spec), Ok(Sameness::Strict), "{spec}");
+        }
+        let error = sameness("cpu:simd=sse9").expect_err("there is no such level");
+        assert!(matches!(error, RegistryError::Value { .. }));
+        let text = "backend `cpu`: simd=sse9 does not fit; write detect, avx2, portable or strict";
+        assert_eq!(error.to_string(), text);
     }
 
     #[cfg(feature = "cpu")]

@@ -117,6 +117,30 @@ fn unsafe_stands_only_in_kernels_the_mapping_and_counting_allocators() {
     assert!(found.contains("engine/models/src/gguf/file.rs"), "the search finds what is there: {found:?}");
 }
 
+/// It has several of each function and takes the one that suits the processor, so last bits change from machine to machine.
+#[test]
+fn strict_backends_ask_the_c_library_for_no_function() {
+    let mut files = Vec::new();
+    for folder in ["backends/cpu/src", "backends/oracle/src", "components/src/dtype"] {
+        rust_files(&root().join(folder), &mut files);
+    }
+    files.retain(|path| !path.to_string_lossy().contains("tests"));
+    assert!(files.len() > 60, "the sources were read");
+    let names = [
+        "exp", "exp2", "exp_m1", "ln", "ln_1p", "log", "log2", "log10", "powf", "sin", "cos", "sin_cos", "tan", "asin",
+        "acos", "atan", "atan2", "sinh", "cosh", "tanh", "cbrt", "hypot",
+    ];
+    let calls = names.map(|name| [format!(".{name}("), format!("f32::{name}"), format!("f64::{name}")]).concat();
+    for path in files {
+        let text = fs::read_to_string(&path).expect("a source file");
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or("");
+        for line in code.lines().map(|line| line.split("//").next().unwrap_or("")) {
+            let call = calls.iter().find(|call| line.contains(call.as_str()));
+            assert!(call.is_none(), "{}: {call:?} in `{}`", path.display(), line.trim());
+        }
+    }
+}
+
 #[test]
 fn architecture_names_tests_that_exist() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the map");

@@ -2,7 +2,8 @@
 //!
 //! - **Cost.** A split is lowered once, in `prepare`; `submit` takes the memory locks, walks the steps and allocates
 //!   nothing (one small job when helpers come from a shared pool). Splits below some 30 µs stay on the calling thread.
-//! - **Bits.** Results depend on the instruction level, never on the number of threads or on who helped.
+//! - **Bits.** Results depend on the instruction level, never on the number of threads or on who helped. [`Simd::Strict`] promises the same
+//!   bits on every x86-64 machine.
 //! - **Numerics.** f32 accumulation (f64 for sums of rows); products with block weights round activations to 8-bit blocks of 32,
 //!   where a NaN or an infinity makes the whole product NaN. Outer axes of the weights are repeated in groups, as
 //!   grouped-query attention needs it.
@@ -48,7 +49,7 @@ use std::sync::Arc;
 
 use entensor_components::{
     Backend, BackendError, BufferKey, BufferTypeInfo, ByteRows, Capabilities, ImportedBytes, MemoryHandle,
-    MemoryReport, OpDesc, PreparedSplit, SplitView, Support, TensorDesc, Usage,
+    MemoryReport, OpDesc, PreparedSplit, Sameness, SplitView, Support, TensorDesc, Usage,
 };
 pub use memory::{CpuMemory, HIGH_BANDWIDTH, HUGE, REPACKED, host_memory};
 pub use simd::Simd;
@@ -89,6 +90,7 @@ pub struct CpuBackend {
     capabilities: Capabilities,
     buffers: Buffers,
     level: AnyLevel,
+    sameness: Sameness,
     crew: Option<Arc<Crew>>,
 }
 
@@ -115,11 +117,12 @@ impl CpuBackend {
             capabilities: buffers.capabilities(),
             buffers,
             level: AnyLevel::choose(config.simd),
+            sameness: config.simd.sameness(),
             crew: (crew.helpers() > 0).then(|| Arc::new(crew)),
         })
     }
 
-    /// The instruction level in use: `portable`, `avx2` or `avx512`.
+    /// The instruction level in use: `portable`, `avx2` or `avx512`. That of [`Simd::Strict`] is `portable`.
     #[must_use]
     pub fn simd_level(&self) -> &'static str {
         self.level.name()
@@ -143,6 +146,10 @@ impl Backend for CpuBackend {
 
     fn support(&self, op: &OpDesc<'_>) -> Support {
         support::support(op)
+    }
+
+    fn sameness(&self) -> Sameness {
+        self.sameness
     }
 
     fn create_buffer(&self, size_bytes: u64, _usage: Usage) -> Result<BufferKey, BackendError> {

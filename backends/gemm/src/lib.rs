@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use entensor_components::{
     Backend, BackendError, BufferKey, ByteRows, Capabilities, HOST_ALIGN_BYTES, HostBuffers, ImportedBytes,
-    MemoryHandle, MemoryReport, OpDesc, PreparedSplit, SplitView, Support, Usage, host_io,
+    MemoryHandle, MemoryReport, OpDesc, PreparedSplit, Sameness, SplitView, Support, Usage, host_io,
 };
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -138,6 +138,11 @@ impl Backend for GemmBackend {
 
     fn support(&self, op: &OpDesc<'_>) -> Support {
         support::support(op, self.min_columns)
+    }
+
+    /// `gemm` takes the instructions that this CPU has, and sums in an order that depends on them.
+    fn sameness(&self) -> Sameness {
+        Sameness::Machine
     }
 
     fn create_buffer(&self, size_bytes: u64, _usage: Usage) -> Result<BufferKey, BackendError> {

@@ -12,7 +12,7 @@ use std::{
 
 use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, Cursor, DTypeSet, ImportedBytes, MemoryHandle, MemoryReport,
-    OpDesc, OpKind, PreparedSplit, Progress, RunLimit, SplitView, Support, Ticket, Usage, check_import,
+    OpDesc, OpKind, PreparedSplit, Progress, RunLimit, Sameness, SplitView, Support, Ticket, Usage, check_import,
 };
 use slotmap::SlotMap;
 
@@ -161,6 +161,11 @@ impl Backend for NullBackend {
             }
             _ => Support::Yes,
         }
+    }
+
+    /// It stands for a device that is not here, and promises no more than any device does.
+    fn sameness(&self) -> Sameness {
+        Sameness::Device
     }
 
     fn create_buffer(&self, size_bytes: u64, _usage: Usage) -> Result<BufferKey, BackendError> {

@@ -2,6 +2,7 @@
 //!
 //! It is what other backends are tested against, so it prefers the obvious to the fast: a node's operands are decoded
 //! to f64 in linear order, the op is evaluated on plain vectors, and the result is rounded once to the output's dtype.
+//! Functions such as `exp` come from the `libm` crate and never from the C library, which has several and takes what suits the processor.
 //! Nothing is written before a node is evaluated whole, so operands and output may share memory in any way.
 //!
 //! ```
@@ -23,8 +24,8 @@ use std::sync::Arc;
 
 use entensor_components::{
     Backend, BackendError, BufferKey, ByteRows, Capabilities, Cursor, HostBuffers, HostLocks, ImportedBytes,
-    MemoryHandle, MemoryReport, NodeDesc, OpDesc, PreparedSplit, Progress, RunLimit, SlotUse, SplitView, Support,
-    TensorDesc, TensorRef, Ticket, Usage, host_io,
+    MemoryHandle, MemoryReport, NodeDesc, OpDesc, PreparedSplit, Progress, RunLimit, Sameness, SlotUse, SplitView,
+    Support, TensorDesc, TensorRef, Ticket, Usage, host_io,
 };
 
 /// The reference backend. Supports every op, dtype and layout that the op table's rules allow.
@@ -62,6 +63,11 @@ impl Backend for OracleBackend {
             Ok(()) => Support::Yes,
             Err(reason) => Support::no(reason),
         }
+    }
+
+    /// f64 loops in one order, with functions that are the same code on every machine.
+    fn sameness(&self) -> Sameness {
+        Sameness::Strict
     }
 
     fn create_buffer(&self, size_bytes: u64, _usage: Usage) -> Result<BufferKey, BackendError> {

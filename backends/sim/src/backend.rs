@@ -8,7 +8,7 @@ use std::{
 
 use entensor_components::{
     Backend, BackendError, BufferKey, Capabilities, ImportedBytes, MemoryHandle, MemoryKind, MemoryReport, OpDesc,
-    PreparedSplit, QueueKind, Readback, SplitView, Support, TensorDesc, Ticket, Usage,
+    PreparedSplit, QueueKind, Readback, Sameness, SplitView, Support, TensorDesc, Ticket, Usage,
 };
 use slotmap::SlotMap;
 
@@ -178,6 +178,11 @@ impl Backend for SimBackend {
 
     fn support(&self, op: &OpDesc<'_>) -> Support {
         self.device.config.inner.support(op)
+    }
+
+    /// Its clock and its queues change no bit, so what it promises is what the backend behind it does.
+    fn sameness(&self) -> Sameness {
+        self.device.config.inner.sameness()
     }
 
     fn create_buffer(&self, size_bytes: u64, usage: Usage) -> Result<BufferKey, BackendError> {

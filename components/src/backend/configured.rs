@@ -3,8 +3,8 @@
 use std::{any::Any, sync::Arc, time::Duration};
 
 use super::{
-    Backend, BackendError, BufferTypeInfo, Capabilities, MemoryReport, PreparedSplit, QueueKind, Readback, SplitView,
-    Support, Ticket, buffer::find_type,
+    Backend, BackendError, BufferTypeInfo, Capabilities, MemoryReport, PreparedSplit, QueueKind, Readback, Sameness,
+    SplitView, Support, Ticket, buffer::find_type,
 };
 use crate::{
     memory::{BufferKey, ByteRows, ImportedBytes, MemoryHandle, RowsReadback, Usage},
@@ -150,6 +150,10 @@ impl Backend for Configured {
 
     fn support(&self, op: &OpDesc<'_>) -> Support {
         self.backend.support(op)
+    }
+
+    fn sameness(&self) -> Sameness {
+        self.backend.sameness()
     }
 
     fn import_host(&self, bytes: Arc<dyn ImportedBytes>) -> Result<BufferKey, BackendError> {
@@ -326,7 +330,7 @@ mod tests {
         let names: Vec<&str> = (seam.lines())
             .filter_map(|line| line.strip_prefix("    fn ")?.split_once('(').map(|(name, _)| name))
             .collect();
-        assert!(names.len() >= 35, "{names:?}");
+        assert!(names.len() >= 36, "{names:?}");
         for name in names {
             assert!(own.contains(&format!("    fn {name}(")), "`{name}` is not handed on");
         }

@@ -11,6 +11,7 @@ mod capabilities;
 mod configured;
 mod error;
 mod queue;
+mod sameness;
 mod split;
 
 use std::{any::Any, sync::Arc, time::Duration};
@@ -20,6 +21,7 @@ pub use capabilities::{BufferTypeInfo, Capabilities, IMPORT_ALIGN_BYTES, Support
 pub use configured::{BackendConfig, Configured, OffloadPolicy};
 pub use error::BackendError;
 pub use queue::{QueueKind, Readback, Ticket};
+pub use sameness::Sameness;
 pub use split::{
     CancelToken, Cursor, HeldSplit, MemorySlot, NodeDesc, PreparedSplit, Progress, RunLimit, SplitDesc, SplitView,
     TensorRef,
@@ -42,6 +44,11 @@ pub trait Backend: Send + Sync {
     /// Whether it can run this op on these layouts. Pure and cheap: asked once per node when a graph is planned. Never asked
     /// about leaves and view ops, which every backend supports.
     fn support(&self, op: &OpDesc<'_>) -> Support;
+
+    /// Under which conditions its results are the same bits. By default the least that there is to promise. Never changes.
+    fn sameness(&self) -> Sameness {
+        Sameness::Device
+    }
 
     /// From which batch on uploading the host weights of an op is worth it; `None` for never. By default
     /// [`Capabilities::offload_batch`], whatever the op. Pure and cheap.

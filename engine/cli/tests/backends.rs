@@ -14,9 +14,19 @@ fn run(args: &[&str]) -> (bool, String, String) {
 fn backends_are_listed_with_options_devices_and_memory() {
     let (done, text, _) = run(&["backends"]);
     assert!(done);
-    for word in
-        ["cpu ", "threads=…", "hbm", "gemm ", "oracle ", "null ", "cpu-repacked", "auto: cpu", "ordinary host memory"]
-    {
+    for word in [
+        "cpu ",
+        "threads=…",
+        "simd=…",
+        "strict",
+        "hbm",
+        "gemm ",
+        "oracle ",
+        "null ",
+        "cpu-repacked",
+        "auto: cpu",
+        "ordinary host memory",
+    ] {
         assert!(text.contains(word), "{word}: {text}");
     }
     let (done, text, _) = run(&["backends", "--json"]);
@@ -38,10 +48,11 @@ fn backends_are_listed_with_options_devices_and_memory() {
 fn what_a_backend_is_not_told_rightly_is_said_with_what_there_is() {
     for (spec, words) in [
         ("gpu9", "there is no backend `gpu9`; there are: auto, cpu, gemm, oracle, null"),
-        ("cpu:speed=9", "backend `cpu` has no option `speed`; it has: threads, hbm"),
+        ("cpu:speed=9", "backend `cpu` has no option `speed`; it has: threads, simd, hbm"),
         ("cpu:threads", "`threads` needs a value"),
+        ("cpu:simd=sse9", "simd=sse9 does not fit; write detect, avx2, portable or strict"),
         ("cpu:hbm=yes", "hbm=yes does not fit; write the word by itself"),
-        ("auto:speed=9", "backend `auto` has no option `speed`; it has: threads, hbm"),
+        ("auto:speed=9", "backend `auto` has no option `speed`; it has: threads, simd, hbm"),
         ("cpu:", "`cpu:` is no backend"),
     ] {
         let (done, _, error) = run(&["bench", "model.gguf", "--backend", spec]);

@@ -176,13 +176,25 @@ fn explain_has_a_line_for_each_node() {
     let graph = files.write("two.graph", TWO);
     let text = entensor("explain", &graph, &[]).ok();
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 1 + 6, "{text}");
+    assert_eq!(lines.len(), 1 + 6 + 1 + 2, "{text}");
     assert!(lines[6].starts_with("y ") && lines[6].contains("weights `w2` lie in `cpu.weights`"), "{text}");
     let report = entensor("explain", &graph, &["--json"]).json();
     assert_eq!(keys(&report["nodes"][0]), ["node", "op", "dtype", "shape", "backend", "cause", "why"]);
+    // Who stands for a device that is not here promises no more than any device.
+    let meaning = "the same bits on the same device only";
+    assert_eq!(lines[8..], [format!("gpu: {meaning}"), format!("cpu: {meaning}")], "{text}");
+    assert_eq!(keys(&report["backends"][0]), ["backend", "sameness", "meaning"]);
+    assert_eq!((report["backends"][1]["sameness"].as_str(), lines[7]), (Some("device"), ""));
     let model = files.write("tiny.gguf", Tiny::default().build());
     let text = entensor("explain", &model, &[]).ok();
     assert!(text.contains("lies in `kv_cache`") && text.contains("logits"), "{text}");
+    for (spec, meaning) in [
+        ("cpu:threads=1", "cpu: the same bits on the same machine with the same instruction level"),
+        ("cpu:threads=1,simd=strict", "cpu: the same bits at every instruction level, on every x86-64 machine"),
+    ] {
+        let text = entensor("explain", &model, &["--backend", spec]).ok();
+        assert_eq!(text.lines().last(), Some(meaning), "{text}");
+    }
 }
 
 #[test]

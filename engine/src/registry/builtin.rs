@@ -68,7 +68,7 @@ mod cpu {
 
     pub(super) fn entry() -> RegistryEntry {
         RegistryEntry {
-            options: &["threads"],
+            options: &["threads", "simd"],
             flags: &["hbm"],
             // The host: whatever else there is stands above it.
             auto: Some(0),
@@ -76,8 +76,8 @@ mod cpu {
             host_memory: Some(allocate),
             ..RegistryEntry::new(
                 "cpu",
-                "this machine's processor, on all its cores unless `threads` says otherwise; `hbm` puts its buffers into high-bandwidth \
-                 memory",
+                "this machine's processor, on all its cores unless `threads` says otherwise; `simd` is detect (the best instructions), \
+                 avx2, portable or strict (the same bits on every x86-64 machine); `hbm` puts its buffers into high-bandwidth memory",
                 make,
             )
         }
@@ -87,9 +87,14 @@ mod cpu {
         if spec.flag("hbm") { CpuMemory::HighBandwidth } else { CpuMemory::Ordinary }
     }
 
+    fn simd(spec: &BackendSpec) -> Result<Simd, RegistryError> {
+        let Some(value) = spec.option("simd") else { return Ok(Simd::Detect) };
+        Simd::from_name(value).ok_or_else(|| spec.unfit("simd", value, "detect, avx2, portable or strict"))
+    }
+
     fn make(spec: &BackendSpec) -> Result<Arc<dyn Backend>, RegistryError> {
-        let (name, threads) = (spec.name.clone(), spec.threads("threads")?);
-        started(spec, CpuBackend::new(CpuConfig { name, threads, memory: memory(spec), ..Default::default() }))
+        let (name, threads, simd) = (spec.name.clone(), spec.threads("threads")?, simd(spec)?);
+        started(spec, CpuBackend::new(CpuConfig { name, threads, simd, memory: memory(spec), ..Default::default() }))
     }
 
     fn allocate(spec: &BackendSpec, size_bytes: u64) -> Result<HostMemory, RegistryError> {

@@ -16,7 +16,7 @@ use entensor_cpu::{CpuBackend, CpuConfig, Simd};
 use entensor_oracle::OracleBackend;
 
 const USAGE: &str = "usage: suite test|support|perf|coverage [--backend NAME] [LINE, OR PART OF A CASE'S LINE]
-  --backend cpu[:threads=N][:simd=portable|detect]   the default
+  --backend cpu[:threads=N][:simd=detect|avx2|portable|strict]   the default
   --backend oracle";
 
 #[derive(Debug, thiserror::Error)]
@@ -90,8 +90,10 @@ fn backend(text: &str) -> Result<Box<dyn Backend>, Error> {
                 let count = count.parse().map_err(|_| Error::Usage(format!("`{count}` is no number of threads")))?;
                 config.threads = Some(count);
             }
-            Some(("simd", "portable")) => config.simd = Simd::Portable,
-            Some(("simd", "detect")) => config.simd = Simd::Detect,
+            Some(("simd", name)) => {
+                config.simd = Simd::from_name(name)
+                    .ok_or_else(|| Error::Usage(format!("`{name}` is no choice of instructions")))?;
+            }
             _ => return Err(Error::Usage(format!("no backend `{text}`"))),
         }
     }

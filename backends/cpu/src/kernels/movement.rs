@@ -123,7 +123,7 @@ impl TimestepEmbedding {
             // SAFETY: the row belongs to this chunk.
             let row = unsafe { out.row_mut([piece.row, 0, 0]) };
             for (j, frequency) in self.frequencies.iter().enumerate() {
-                let (sin, cos) = (f64::from(step[0]) * frequency).sin_cos();
+                let (sin, cos) = libm::sincos(f64::from(step[0]) * frequency);
                 row.set(j, cos as f32);
                 row.set(half + j, sin as f32);
             }

@@ -47,7 +47,7 @@ impl RopeTable {
                     factors.load(level, pair, &mut factor);
                 }
                 let position = of_kinds[self.kinds.as_ref().map_or(0, |kinds| usize::from(kinds[pair]))];
-                let (sin, cos) = (position * frequency / f64::from(factor[0])).sin_cos();
+                let (sin, cos) = libm::sincos(position * frequency / f64::from(factor[0]));
                 row.set(pair, (cos * self.magnitude) as f32);
                 row.set(pairs + pair, (sin * self.magnitude) as f32);
             }

@@ -91,7 +91,7 @@ impl SoftMax {
         }
         let n = 1_usize << self.x.shape[2].ilog2();
         let power = if head < n { (head + 1) as f64 } else { (head - n) as f64 + 0.5 };
-        (-f64::from(self.max_bias) * power / n as f64).exp2() as f32
+        libm::exp2(-f64::from(self.max_bias) * power / n as f64) as f32
     }
 
     #[inline(always)]

@@ -89,7 +89,7 @@ fn angles(op: &Op, pairs: usize) -> (Box<[f64]>, Option<Box<[u8]>>, f64) {
     let yarn = (ext_factor != 0.0).then(|| ramp(op, base, spread));
     let frequency = |pair: usize| {
         let since = sectors.get(pair).and_then(|sector| sector.since).unwrap_or(pair);
-        let power = base.powf(-2.0 * since as f64 / spread as f64);
+        let power = libm::pow(base, -2.0 * since as f64 / spread as f64);
         match yarn {
             None => freq_scale * power,
             Some([low, high]) => {
@@ -101,7 +101,7 @@ fn angles(op: &Op, pairs: usize) -> (Box<[f64]>, Option<Box<[u8]>>, f64) {
     };
     let mut magnitude = f64::from(*attn_factor);
     if yarn.is_some() {
-        magnitude *= 1.0 + 0.1 * (1.0 / freq_scale).ln();
+        magnitude *= 1.0 + 0.1 * libm::log(1.0 / freq_scale);
     }
     let kinds = mode.has_sections().then(|| sectors.iter().map(|sector| sector.kind).collect());
     ((0..pairs).map(frequency).collect(), kinds, magnitude)
@@ -113,7 +113,7 @@ fn ramp(op: &Op, base: f64, spread: usize) -> [f64; 2] {
     // The pair that turns `times` times over the trained context.
     let turning = |times: f32| {
         let wavelength = f64::from(*n_ctx_orig) / (std::f64::consts::TAU * f64::from(times));
-        spread as f64 * wavelength.ln() / (2.0 * base.ln())
+        spread as f64 * libm::log(wavelength) / (2.0 * libm::log(base))
     };
     [turning(*beta_fast).floor().max(0.0), turning(*beta_slow).ceil().min(spread as f64 - 1.0)]
 }

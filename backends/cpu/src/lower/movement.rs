@@ -95,7 +95,7 @@ impl Builder {
         // As large as a row of the result, which need not exist yet.
         let too_large = |_| BackendError::OutOfMemory { size_bytes: half as u64 * 8 };
         frequencies.try_reserve_exact(half).map_err(too_large)?;
-        frequencies.extend((0..half).map(|j| f64::from(max_period).powf(-(j as f64) / half as f64)));
+        frequencies.extend((0..half).map(|j| libm::pow(f64::from(max_period), -(j as f64) / half as f64)));
         let grid = whole_rows(&out, out.shape[0], cost::SIN_COS);
         let frequencies = frequencies.into_boxed_slice();
         let kernel = Kernel::TimestepEmbedding(TimestepEmbedding { timesteps, frequencies, out, grid });

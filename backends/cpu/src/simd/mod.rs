@@ -17,7 +17,10 @@ pub(crate) use avx512::Avx512;
 pub(crate) use portable::Portable;
 pub(crate) use vector::{Pairing, QUAD, QUAD_BYTES, vector_bytes};
 
-use entensor_components::codec::{self, BlockCodec};
+use entensor_components::{
+    Sameness,
+    codec::{self, BlockCodec},
+};
 
 use crate::kernels::{Activations, Map, Zip};
 
@@ -404,9 +407,47 @@ pub enum Simd {
     Portable,
     /// AVX2, FMA and F16C and nothing above, where the CPU has them; else as [`Simd::Portable`].
     Avx2,
+    /// The arithmetic of the portable level, operation by operation, as a promise ([`Sameness::Strict`]): the same bits on every x86-64
+    /// machine, whatever it has. Slower than what the CPU could do.
+    ///
+    /// Bits cannot differ because nothing that rounds depends on the CPU. The level is one piece of code without a choice at run time;
+    /// its sums have a fixed order of lanes; additions, products, quotients and square roots are rounded as IEEE 754 says, and the
+    /// compiler neither reorders them nor joins a product and a sum. Chunks, panels and kernels are chosen by shapes, dtypes and level
+    /// alone. Exponentials and their like are this crate's own, angles come from the `libm` crate, and the C library, which has one function
+    /// for one processor and another for the next, is never asked. Conversions of f16 may use an instruction, which gives the bits of the
+    /// code without it.
+    Strict,
 }
 
 impl Simd {
+    /// What is called like this: `detect`, `portable`, `avx2` or `strict`.
+    ///
+    /// ```
+    /// use entensor_cpu::Simd;
+    ///
+    /// assert_eq!(Simd::from_name("strict"), Some(Simd::Strict));
+    /// assert_eq!(Simd::from_name("fast"), None);
+    /// ```
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "detect" => Some(Self::Detect),
+            "portable" => Some(Self::Portable),
+            "avx2" => Some(Self::Avx2),
+            "strict" => Some(Self::Strict),
+            _ => None,
+        }
+    }
+
+    /// What it promises of results. Only [`Simd::Strict`] promises the portable level's bits; the others may round better one day.
+    #[must_use]
+    pub fn sameness(self) -> Sameness {
+        match self {
+            Self::Strict => Sameness::Strict,
+            Self::Detect | Self::Portable | Self::Avx2 => Sameness::Machine,
+        }
+    }
+
     /// The level that it comes to on this machine: `portable`, `avx2` or `avx512`.
     #[must_use]
     pub fn level_name(self) -> &'static str {

@@ -23,7 +23,7 @@ pub(super) fn rope(op: &Op, operands: &[Operand<'_>]) -> Evaluated {
     };
     let mut magnitude = f64::from(*attn_factor);
     if ext_factor != 0.0 {
-        magnitude *= 1.0 + 0.1 * (1.0 / freq_scale).ln();
+        magnitude *= 1.0 + 0.1 * libm::log(1.0 / freq_scale);
     }
     let mut out = Vec::new();
     for at in rows(x.desc.shape) {
@@ -32,16 +32,16 @@ pub(super) fn rope(op: &Op, operands: &[Operand<'_>]) -> Evaluated {
             let (kind, since) = if mode.has_sections() { section(*mode, sections, i) } else { (0, i) };
             let position = positions[kind * tokens + index(at[1])] as f64;
             let factor = factors.as_ref().map_or(1.0, |f| f[i]);
-            let trained = position * base(op).powf(-2.0 * since as f64 / spread as f64) / factor;
+            let trained = position * libm::pow(base(op), -2.0 * since as f64 / spread as f64) / factor;
             let kept = if ext_factor == 0.0 { 0.0 } else { ext_factor * ramp(op, spread, i) };
             let angle = trained * freq_scale * (1.0 - kept) + trained * kept;
             let (first, second) = match mode {
                 RopeMode::Normal => (2 * i, 2 * i + 1),
                 _ => (i, i + rotated / 2),
             };
-            let (a, b) = (row[first], row[second]);
-            row[first] = (a * angle.cos() - b * angle.sin()) * magnitude;
-            row[second] = (a * angle.sin() + b * angle.cos()) * magnitude;
+            let (a, b, sin, cos) = (row[first], row[second], libm::sin(angle), libm::cos(angle));
+            row[first] = (a * cos - b * sin) * magnitude;
+            row[second] = (a * sin + b * cos) * magnitude;
         }
         out.extend(row);
     }
@@ -80,7 +80,7 @@ fn ramp(op: &Op, spread: usize, pair: usize) -> f64 {
     let Op::Rope { n_ctx_orig, beta_fast, beta_slow, .. } = op else { unreachable!("called for `rope`") };
     let turning = |times: f32| {
         let wavelength = f64::from(*n_ctx_orig) / (TAU * f64::from(times));
-        spread as f64 * wavelength.ln() / (2.0 * base(op).ln())
+        spread as f64 * libm::log(wavelength) / (2.0 * libm::log(base(op)))
     };
     let low = turning(*beta_fast).floor().max(0.0);
     let high = turning(*beta_slow).ceil().min(spread as f64 - 1.0);
@@ -98,7 +98,7 @@ fn slope(max_bias: f64, head: u64, heads: u64) -> f64 {
     } else {
         (2 * (head - power) + 1) as f64 / (2 * power) as f64
     };
-    (-max_bias * exponent).exp2()
+    libm::exp2(-max_bias * exponent)
 }
 
 /// Scores, softmax, mean of values: one query after the other.
@@ -128,7 +128,7 @@ pub(super) fn flash_attn_ext(op: &Op, operands: &[Operand<'_>], shape: Shape) ->
             let key = k.row([j, plane[0], plane[1]]);
             let mut score = q.iter().zip(&key).map(|(q, k)| q * k).sum::<f64>() * scale;
             if softcap != 0.0 {
-                score = softcap * (score / softcap).tanh();
+                score = softcap * libm::tanh(score / softcap);
             }
             scores.push(score + slope * mask);
             values.push(v.row([j, plane[0], plane[1]]));
@@ -136,8 +136,8 @@ pub(super) fn flash_attn_ext(op: &Op, operands: &[Operand<'_>], shape: Shape) ->
         let sink = sinks.as_ref().map(|sinks| sinks[index(head)]);
         let max = scores.iter().chain(&sink).copied().fold(f64::NEG_INFINITY, f64::max);
         let max = if max == f64::NEG_INFINITY { 0.0 } else { max };
-        let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
-        let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
+        let weights: Vec<f64> = scores.iter().map(|score| libm::exp(score - max)).collect();
+        let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| libm::exp(sink - max));
         out.extend((0..index(shape.0[0])).map(|i| {
             let mean = weights.iter().zip(&values).map(|(w, v)| w * v[i]).sum::<f64>();
             if sum == 0.0 { 0.0 } else { mean / sum }

@@ -38,12 +38,12 @@ pub(super) fn relu(x: f64) -> f64 {
 }
 
 pub(super) fn sigmoid(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
+    1.0 / (1.0 + libm::exp(-x))
 }
 
 /// `x · sigmoid(y)` with its limit where `x` is minus infinity.
 fn times_sigmoid(x: f64, y: f64) -> f64 {
-    if x == f64::NEG_INFINITY { 0.0 } else { x / (1.0 + (-y).exp()) }
+    if x == f64::NEG_INFINITY { 0.0 } else { x / (1.0 + libm::exp(-y)) }
 }
 
 pub(super) fn silu(x: f64) -> f64 {
@@ -71,7 +71,7 @@ pub(super) fn gelu_erf(x: f64) -> f64 {
 /// `1 - erf(z)` for z from 0: the series of `erf` whose terms are all positive, and beyond it Laplace's continued fraction,
 /// which converges the faster the larger z is.
 fn erfc(z: f64) -> f64 {
-    let bell = (-z * z).exp();
+    let bell = libm::exp(-z * z);
     if z < 2.0 {
         let (mut term, mut sum) = (z, 0.0);
         for n in 1..100 {

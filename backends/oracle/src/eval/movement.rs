@@ -136,9 +136,9 @@ pub(super) fn timestep_embedding(timesteps: &Operand<'_>, dim: u32, max_period: 
     let half = dim / 2;
     let mut out = Vec::new();
     for t in timesteps.values() {
-        let angle = |j: u32| t * f64::from(max_period).powf(-f64::from(j) / f64::from(half));
-        out.extend((0..half).map(|j| angle(j).cos()));
-        out.extend((0..half).map(|j| angle(j).sin()));
+        let angle = |j: u32| t * libm::pow(f64::from(max_period), -f64::from(j) / f64::from(half));
+        out.extend((0..half).map(|j| libm::cos(angle(j))));
+        out.extend((0..half).map(|j| libm::sin(angle(j))));
         out.extend((2 * half..dim).map(|_| 0.0));
     }
     Evaluated::Values(out)

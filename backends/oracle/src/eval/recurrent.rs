@@ -3,7 +3,7 @@
 use crate::access::{Evaluated, Operand, rows};
 
 fn sigmoid(x: f64) -> f64 {
-    1.0 / (1.0 + (-x).exp())
+    1.0 / (1.0 + libm::exp(-x))
 }
 
 /// The hidden states of all rows, then their cells.
@@ -15,9 +15,9 @@ pub(super) fn lstm(operands: &[Operand<'_>]) -> Evaluated {
         let h = cell.len();
         for i in 0..h {
             let gate = |which: usize| gates[which * h + i];
-            let new = sigmoid(gate(1)) * cell[i] + sigmoid(gate(0)) * gate(2).tanh();
+            let new = sigmoid(gate(1)) * cell[i] + sigmoid(gate(0)) * libm::tanh(gate(2));
             cells.push(new);
-            hidden.push(sigmoid(gate(3)) * new.tanh());
+            hidden.push(sigmoid(gate(3)) * libm::tanh(new));
         }
     }
     hidden.extend(cells);
@@ -32,7 +32,7 @@ pub(super) fn gru(operands: &[Operand<'_>]) -> Evaluated {
         out.extend((0..h).map(|i| {
             let reset = sigmoid(x[i] + u[i]);
             let update = sigmoid(x[h + i] + u[h + i]);
-            let new = (x[2 * h + i] + reset * u[2 * h + i]).tanh();
+            let new = libm::tanh(x[2 * h + i] + reset * u[2 * h + i]);
             (1.0 - update) * new + update * hidden[i]
         }));
     }

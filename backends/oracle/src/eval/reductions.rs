@@ -42,7 +42,7 @@ fn slope(max_bias: f64, heads: u64, head: u64) -> f64 {
     }
     let n = 1_u64 << heads.ilog2();
     let power = if head < n { (head + 1) as f64 } else { (2 * (head - n) + 1) as f64 / 2.0 };
-    (-max_bias * power / n as f64).exp2()
+    libm::exp2(-max_bias * power / n as f64)
 }
 
 pub(super) fn soft_max(operands: &[Operand<'_>], scale: f64, max_bias: f64) -> Evaluated {
@@ -64,7 +64,7 @@ pub(super) fn soft_max(operands: &[Operand<'_>], scale: f64, max_bias: f64) -> E
         if max == f64::NEG_INFINITY && !row.iter().any(|x| x.is_nan()) {
             row.fill(0.0);
         } else {
-            row.iter_mut().for_each(|x| *x = (*x - max).exp());
+            row.iter_mut().for_each(|x| *x = libm::exp(*x - max));
             let sum: f64 = row.iter().sum();
             row.iter_mut().for_each(|x| *x /= sum);
         }

@@ -1,7 +1,9 @@
 //! `entensor explain`: why every node is where it is.
 
+use std::{collections::HashSet, fmt::Write as _, sync::Arc};
+
 use clap::Args;
-use entensor::Explanation;
+use entensor::{Engine, Explanation, components::Backend};
 use serde::Serialize;
 
 use crate::{
@@ -17,7 +19,10 @@ Examples:
   entensor explain model.gguf --machine two-gpus.graph --gpu-layers 20
   entensor explain model.gguf --json
 
-JSON: {\"nodes\":[{\"node\",\"op\",\"dtype\",\"shape\",\"backend\",\"cause\",\"why\"}]}, and {\"error\":...} as in `plan`.";
+The last lines say of each backend in use how far its results are the same.
+
+JSON: {\"nodes\":[{\"node\",\"op\",\"dtype\",\"shape\",\"backend\",\"cause\",\"why\"}],
+\"backends\":[{\"backend\",\"sameness\":\"device\"|\"machine\"|\"strict\",\"meaning\"}]}, and {\"error\":...} as in `plan`.";
 
 /// Explain where every node of a graph runs, and why
 #[derive(Args)]
@@ -33,6 +38,7 @@ pub(crate) struct ExplainArgs {
 #[derive(Serialize)]
 struct Report {
     nodes: Vec<Node>,
+    backends: Vec<InUse>,
 }
 
 #[derive(Serialize)]
@@ -44,6 +50,14 @@ struct Node {
     backend: String,
     cause: &'static str,
     why: String,
+}
+
+/// A backend that has nodes.
+#[derive(Serialize)]
+struct InUse {
+    backend: String,
+    sameness: &'static str,
+    meaning: String,
 }
 
 /// Runs the command.
@@ -61,8 +75,9 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
 fn explain(args: &ExplainArgs) -> Result<(), CliError> {
     let mut subject = args.subject.read(false)?;
     let explanations = subject.engine.explain(subject.graph)?;
+    let backends = in_use(&subject.engine, &explanations);
     if args.json {
-        return print_json(&Report { nodes: explanations.iter().map(Node::new).collect() });
+        return print_json(&Report { nodes: explanations.iter().map(Node::new).collect(), backends });
     }
     let columns = ["node", "op", "type", "backend", "cause", "why"].map(|heading| (heading, Align::Left));
     let mut table = Table::new(&columns);
@@ -71,7 +86,22 @@ fn explain(args: &ExplainArgs) -> Result<(), CliError> {
         let (node, backend, why) = (safe(&e.node), safe(&e.backend), safe(&e.why));
         table.row([node, e.op.clone(), kind, backend, e.cause.name().into(), why]);
     }
-    print(&table.to_string())
+    let mut text = format!("{table}\n");
+    for InUse { backend, meaning, .. } in &backends {
+        let _ = writeln!(text, "{}: {meaning}", safe(backend));
+    }
+    print(&text)
+}
+
+/// The backends that nodes are on, the highest first.
+fn in_use(engine: &Engine, explanations: &[Explanation]) -> Vec<InUse> {
+    let names: HashSet<&str> = explanations.iter().map(|explanation| &*explanation.backend).collect();
+    let backends = engine.backends().iter().filter(|backend| names.contains(backend.name()));
+    let row = |backend: &Arc<dyn Backend>| {
+        let sameness = backend.sameness();
+        InUse { backend: backend.name().into(), sameness: sameness.name(), meaning: sameness.to_string() }
+    };
+    backends.map(row).collect()
 }
 
 /// Names come from files, and must not steer a terminal.

@@ -104,7 +104,7 @@ fn slope(max_bias: f32, head: usize, heads: usize) -> f32 {
     }
     let power = 1 << heads.ilog2();
     let (steps, of) = if head < power { (head + 1, power) } else { (2 * (head - power) + 1, 2 * power) };
-    (-f64::from(max_bias) * steps as f64 / of as f64).exp2() as f32
+    libm::exp2(-f64::from(max_bias) * steps as f64 / of as f64) as f32
 }
 
 /// Where a query stands, and what it has seen so far.

@@ -3,7 +3,7 @@
 use entensor_components::{DType, DTypeSet, codec};
 
 use super::{
-    super::{Level, Portable, spread_bytes, tests::noise},
+    super::{Fetch, Level, Portable, spread_bytes, tests::noise},
     *,
 };
 use crate::memory::layout::{SIDE, is_repacked};

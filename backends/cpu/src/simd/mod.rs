@@ -468,7 +468,7 @@ pub(crate) enum AnyLevel {
 impl AnyLevel {
     pub(crate) fn choose(simd: Simd) -> Self {
         match simd {
-            Simd::Portable => Self::Portable(Portable),
+            Simd::Portable | Simd::Strict => Self::Portable(Portable),
             Simd::Avx2 => Self::avx2(),
             #[cfg(target_arch = "x86_64")]
             Simd::Detect => Avx512::detect().map_or_else(Self::avx2, Self::Avx512),

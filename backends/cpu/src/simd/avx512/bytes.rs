@@ -42,7 +42,7 @@ pub(super) const fn has_panels<B: Unpack>() -> bool {
     !B::HALF_OFFSETS
 }
 
-/// Fours of a vector's lanes that begin at its parity: even ones are vectors 0 to 3, odd ones 4 to 7, in the order of elements.
+/// Vectors of each parity: fours with an even index are vectors 0 to 3, those with an odd one 4 to 7, in the order of elements.
 const PARITY: usize = 4;
 
 /// Packs parts of rows from part `first` on.

@@ -98,7 +98,7 @@ pub(crate) fn log(x: f32) -> f32 {
 /// It is `x` above zero and nothing below, plus `ln(1 + e)` with `e = e^-|x|`; that is `2·artanh(s)` with `s = e/(2+e)`, up to ⅓, by a
 /// Taylor polynomial whose first left-out term is below 1e-8 of it, so that it keeps its digits where `e` is small.
 #[inline(always)]
-pub(crate) fn softplus(x: f32) -> f32 {
+pub(crate) fn log_1p_exp(x: f32) -> f32 {
     let e = exp(-x.abs());
     let s = e / (2.0 + e);
     let square = s * s;
@@ -257,7 +257,7 @@ mod tests {
         let sigmoid_64 = |x: f64| 1.0 / (1.0 + (-x).exp());
         let silu_64 = |x: f64| x / (1.0 + (-x).exp());
         let elu_64 = |x: f64| if x > 0.0 { x } else { x.exp_m1() };
-        let softplus_64 = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
+        let log_1p_exp_64 = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
         for (name, found, stated) in [
             ("exp below 0", worst_units(|x| exp_below_zero(Portable, x), f64::exp, -87.0, 0.0), 2.0),
             ("exp_m1", worst_units(exp_m1_below_zero, f64::exp_m1, -25.0, 0.0), 1.0),
@@ -270,7 +270,7 @@ mod tests {
             ("tanh", worst_units(tanh, f64::tanh, -12.0, 12.0), 3.0),
             ("tanh near 0", worst_units(tanh, f64::tanh, -1e-3, 1e-3), 3.0),
             ("elu", worst_units(elu, elu_64, -25.0, 5.0), 1.0),
-            ("softplus", worst_units(softplus, softplus_64, -85.0, 30.0), 4.0),
+            ("log_1p_exp", worst_units(log_1p_exp, log_1p_exp_64, -85.0, 30.0), 4.0),
             ("silu", worst_units(silu, silu_64, -85.0, 30.0), 3.0),
         ] {
             println!("{name}: {found:.2} units");
@@ -335,7 +335,7 @@ mod tests {
             (sigmoid, 0.0, 1.0),
             (tanh, -1.0, 1.0),
             (elu, -1.0, INF),
-            (softplus, 0.0, INF),
+            (log_1p_exp, 0.0, INF),
             (sgn, -1.0, 1.0),
         ] {
             assert_eq!((f(-INF), f(INF)), (below, above));

@@ -70,7 +70,7 @@ impl Builder {
             Op::GeluErf {} => self.unary(operands, out, cost::EXP, math::gelu_erf),
             Op::Hardsigmoid {} => self.unary(operands, out, cost::MOVE, math::hardsigmoid),
             Op::Hardswish {} => self.unary(operands, out, cost::MOVE, math::hardswish),
-            Op::Softplus {} => self.unary(operands, out, cost::EXP, math::softplus),
+            Op::Softplus {} => self.unary(operands, out, cost::EXP, math::log_1p_exp),
             Op::Swiglu {} => self.gated(operands, out, cost::EXP, |gate, value| math::silu(gate) * value),
             Op::Geglu {} => self.gated(operands, out, cost::EXP, |gate, value| math::gelu(gate) * value),
             Op::Reglu {} => self.gated(operands, out, cost::MOVE, |gate, value| math::relu(gate) * value),

@@ -36,7 +36,7 @@ fn backends() -> Vec<CpuBackend> {
     let with = |simd, threads| {
         CpuBackend::new(CpuConfig { threads: Some(threads), simd, ..CpuConfig::default() }).expect("the CPU is there")
     };
-    vec![with(Simd::Detect, 1), with(Simd::Detect, 3), with(Simd::Portable, 1)]
+    vec![with(Simd::Detect, 1), with(Simd::Detect, 3), with(Simd::Avx2, 2), with(Simd::Portable, 1)]
 }
 
 #[test]

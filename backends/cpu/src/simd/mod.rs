@@ -54,6 +54,14 @@ pub(crate) fn spread_bytes(blocks: usize, step: usize, block_bytes: usize) -> us
     if blocks == 0 { 0 } else { ((blocks - 1) * step + 1) * block_bytes }
 }
 
+/// Panics unless these are rows of one panel, each of which holds so many parts from part `first` on.
+#[cfg(target_arch = "x86_64")]
+fn check_parts<B: Blocks>(rows: &[(&[u8], usize)], first: usize, parts: usize) {
+    assert!(rows.len() <= PANEL_ROWS);
+    let blocks = ((first + parts) * BLOCK).div_ceil(B::ELEMENTS);
+    assert!(rows.iter().all(|(row, step)| row.len() >= spread_bytes(blocks, *step, B::BYTES)));
+}
+
 /// Rows of activations that are rounded side by side, so that one instruction scales all of them.
 pub(crate) const GROUP: usize = 4;
 

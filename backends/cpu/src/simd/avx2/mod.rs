@@ -19,7 +19,7 @@ use crate::kernels::{Activations, Map, Zip};
 
 use super::{
     BLOCK, Blocks, BytePart, Fetch, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, Panels,
-    PlainRows, Rounded, Streams, bundle_block, group_bytes,
+    PlainRows, Rounded, Streams, bundle_block, check_parts, group_bytes,
     portable::add_weighted_columns,
     spread_bytes,
     vector::{Pairing, vector_bytes},
@@ -506,11 +506,8 @@ impl Panels for Avx2 {
 
     #[inline(always)]
     fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [BytePart]) {
-        assert!(bytes::has_panels::<B>() && rows.len() <= PANEL_ROWS);
-        let blocks = ((first + panel.len()) * BLOCK).div_ceil(B::ELEMENTS);
-        for (row, step) in rows {
-            assert!(row.len() >= spread_bytes(blocks, *step, B::BYTES));
-        }
+        assert!(bytes::has_panels::<B>());
+        check_parts::<B>(rows, first, panel.len());
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { bytes::pack::<B>(rows, first, panel) }
     }

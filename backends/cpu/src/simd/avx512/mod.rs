@@ -7,7 +7,7 @@ mod bytes;
 
 use core::arch::x86_64::*;
 
-use super::{Avx2, BLOCK, Blocks, GROUP, PANEL_ROWS, Panels, group_bytes, spread_bytes};
+use super::{Avx2, BLOCK, Blocks, GROUP, PANEL_ROWS, Panels, check_parts, group_bytes};
 use crate::kernels::Activations;
 
 pub(crate) use bytes::Part;
@@ -50,11 +50,8 @@ impl Panels for Avx512 {
 
     #[inline(always)]
     fn pack_bytes<B: Blocks>(self, rows: &[(&[u8], usize)], first: usize, panel: &mut [Part]) {
-        assert!(bytes::has_panels::<B>() && rows.len() <= PANEL_ROWS);
-        let blocks = ((first + panel.len()) * BLOCK).div_ceil(B::ELEMENTS);
-        for (row, step) in rows {
-            assert!(row.len() >= spread_bytes(blocks, *step, B::BYTES));
-        }
+        assert!(bytes::has_panels::<B>());
+        check_parts::<B>(rows, first, panel.len());
         // SAFETY: `self` proves the features; the lengths were just checked.
         unsafe { bytes::pack::<B>(rows, first, panel) }
     }

@@ -6,7 +6,8 @@
 //!
 //! Where more threads want to run than there are cores, a helper loses its core now and then, for milliseconds, and mostly inside a chunk
 //! that the caller then waits for. No wait can be shorter than that, so there are few of them: after each the caller works alone for many
-//! times as long as it has waited. That bounds what helpers can cost, whatever else the machine is doing.
+//! times as long as it has waited, for longer each time that helpers come back late. That bounds what helpers can cost, whatever else the
+//! machine is doing, and lets a single hiccup be over soon.
 
 use std::{
     sync::{
@@ -30,9 +31,12 @@ const TURN_CHUNKS: usize = 64;
 /// A wait for a helper that no chunk explains: it has lost its core.
 const LATE: Duration = Duration::from_micros(500);
 
-/// How many times as long as it waited the caller then works alone, and for how long at most.
+/// How many times as long as it waited the caller then works alone.
 const ALONE: u32 = 32;
-const LONGEST_ALONE: Duration = Duration::from_millis(500);
+
+/// For how long at most after the first wait; twice as long after each that soon follows, up to the longest.
+const FIRST_ALONE: Duration = Duration::from_millis(64);
+const LONGEST_ALONE: Duration = Duration::from_millis(1024);
 
 /// Who can be asked for help.
 pub(crate) struct Crew {
@@ -41,6 +45,10 @@ pub(crate) struct Crew {
     start: Instant,
     /// Until when helpers are left alone; 0 for no time.
     rests_until: AtomicU64,
+    /// Until when a wait counts as one of a row.
+    row_until: AtomicU64,
+    /// The longest rest after the next wait of the row.
+    longest_alone: AtomicU64,
 }
 
 enum Members {
@@ -70,7 +78,8 @@ impl Crew {
     }
 
     fn of(members: Members) -> Self {
-        Self { members, start: Instant::now(), rests_until: AtomicU64::new(0) }
+        let time = || AtomicU64::new(0);
+        Self { members, start: Instant::now(), rests_until: time(), row_until: time(), longest_alone: time() }
     }
 
     /// How many helpers there can be.
@@ -82,7 +91,7 @@ impl Crew {
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanoseconds(self.start.elapsed())
     }
 
     /// Whether helpers had better be left alone. Asks the clock only if there was a reason.
@@ -100,11 +109,21 @@ impl Crew {
 
     /// A caller has waited so long for a helper.
     pub(crate) fn note_wait(&self, waited: Duration) {
-        if waited >= LATE {
-            let alone = waited.saturating_mul(ALONE).min(LONGEST_ALONE);
-            let alone = u64::try_from(alone.as_nanos()).unwrap_or(u64::MAX);
-            self.rests_until.fetch_max(self.now().saturating_add(alone), Ordering::Relaxed);
+        if waited < LATE {
+            return;
         }
+        // Callers that wait at the same time may overwrite each other's figures: any of them is a fair guess.
+        let now = self.now();
+        let longest = if now < self.row_until.load(Ordering::Relaxed) {
+            self.longest_alone.load(Ordering::Relaxed)
+        } else {
+            nanoseconds(FIRST_ALONE)
+        };
+        let alone = nanoseconds(waited.saturating_mul(ALONE)).min(longest);
+        let until = now.saturating_add(alone);
+        self.longest_alone.store((longest * 2).min(nanoseconds(LONGEST_ALONE)), Ordering::Relaxed);
+        self.row_until.store(until.saturating_add(alone), Ordering::Relaxed);
+        self.rests_until.fetch_max(until, Ordering::Relaxed);
     }
 
     /// Asks for help with a run whose gate is open.
@@ -133,6 +152,10 @@ impl Crew {
             Members::Pool { .. } => {}
         }
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Cores that this process may use.

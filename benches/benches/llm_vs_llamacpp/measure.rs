@@ -18,6 +18,10 @@ pub(crate) const CONTEXT: usize = 2048 + 256;
 /// Tokens after which peak memory is read, and those decoded behind them.
 const MEMORY_TOKENS: (usize, usize) = (2048, 16);
 
+/// Between turns: threads that still look for work of the last one go to rest. ggml's look for some 100 ms before they sleep, and would
+/// take a core from whoever comes next.
+const SETTLE: Duration = Duration::from_millis(250);
+
 /// The middle value. 0 for none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -111,8 +115,7 @@ pub(crate) fn speeds(
                 let speed = run.tokens as f64 / answer.time.as_secs_f64().max(1e-9);
                 if at == 0 { &mut speeds.ours } else { &mut speeds.peers }.push(speed);
                 likeliest[at] = answer.likeliest;
-                // Threads that still look for work of the last run go to rest.
-                std::thread::sleep(Duration::from_millis(5));
+                std::thread::sleep(SETTLE);
             }
             speeds.agreed += usize::from(likeliest[0] == likeliest[1]);
         }

@@ -10,7 +10,7 @@ use super::{Grid, Piece, matmul::side_rows};
 use crate::{
     memory::layout::{SIDE, is_repacked},
     place::Place,
-    simd::{BLOCK, Fetch, Level, Pairing, QUAD, QUAD_BYTES, Streams, spread_bytes},
+    simd::{BLOCK, Fetch, Level, Pairing, QUAD, QUAD_BYTES, Streams, WeightRows},
     tensor::{Bases, RowMut, TILE, work_row},
 };
 
@@ -88,8 +88,10 @@ const CLAIM_BYTES: usize = 512 * 1024;
 /// Chunks that a product should have at least: enough for many threads to end at nearly the same time.
 const ENOUGH_CHUNKS: usize = 128;
 
-/// Rows that are written together.
-const M_TILE: usize = 4;
+/// Rows that are written together: sides are whole in it, and what a tile costs by itself is little beside its products.
+const M_TILE: usize = 64;
+
+const _: () = assert!(M_TILE.is_multiple_of(SIDE));
 
 impl RowCut {
     /// For products of `row_bytes` of weights a row.
@@ -117,14 +119,12 @@ impl RowCut {
     }
 }
 
-/// Rows of a plane, and what they are multiplied with. Where a row lies is found with one multiplication: for short rows, looking it up in
-/// the tensor would cost a tenth of their product.
+/// Rows of a plane, and what they are multiplied with.
 struct Rows<'a> {
     dtype: DType,
-    /// From row `first` to the end of the last.
-    bytes: &'a [u8],
+    /// From row `first` on.
+    weights: WeightRows<'a>,
     first: usize,
-    stride_bytes: usize,
     x: &'a [u8],
     out: RowMut,
     k: usize,
@@ -134,80 +134,35 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// A row of blocks of so many bytes, of which every `S`th is meant.
+    /// Products of rows, a tile at a time. The first of them is the first of its side.
     #[inline(always)]
-    fn weight<const S: usize>(&self, i: usize, blocks: usize, block_bytes: usize) -> &'a [u8] {
-        let beside = i % S;
-        let start = (i - beside - self.first) * self.stride_bytes + beside * block_bytes;
-        &self.bytes[start..start + spread_bytes(blocks, S, block_bytes)]
-    }
-
-    /// Products of rows, four at a time.
-    #[inline(always)]
-    fn tiles<const S: usize>(
-        &self,
-        rows: Range<usize>,
-        (blocks, block_bytes): (usize, usize),
-        four: impl Fn([&'a [u8]; M_TILE]) -> [f32; M_TILE],
-        one: impl Fn([&'a [u8]; 1]) -> [f32; 1],
-    ) {
-        let mut i = rows.start;
-        while i + M_TILE <= rows.end {
-            let weight = |row| self.weight::<S>(i + row, blocks, block_bytes);
-            for (row, sum) in four([weight(0), weight(1), weight(2), weight(3)]).into_iter().enumerate() {
-                self.out.set(i + row, sum);
-            }
-            i += M_TILE;
-        }
-        for i in i..rows.end {
-            let [sum] = one([self.weight::<S>(i, blocks, block_bytes)]);
-            self.out.set(i, sum);
+    fn tiles(&self, rows: Range<usize>, products: impl Fn(WeightRows<'a>, &mut [f32])) {
+        let mut tile = [0.0; M_TILE];
+        for start in rows.clone().step_by(M_TILE) {
+            let tile = &mut tile[..M_TILE.min(rows.end - start)];
+            let bytes = &self.weights.bytes[(start - self.first) * self.weights.stride_bytes..];
+            products(WeightRows { bytes, ..self.weights }, tile);
+            self.out.set_run(start, tile);
         }
     }
 
     #[inline(always)]
     fn blocks<B: Streams, const REPACKED: bool>(&self, level: impl Level, rows: Range<usize>) {
         let (k, x, fetch) = (self.k, self.x, self.fetch);
-        let blocks = (k / B::ELEMENTS, B::BYTES);
         let border = if REPACKED { self.side_rows.clamp(rows.start, rows.end) } else { rows.start };
         if REPACKED {
-            self.tiles::<SIDE>(
-                rows.start..border,
-                blocks,
-                |w| level.vector_blocks::<B, M_TILE, SIDE>(k, w, x, fetch),
-                |w| level.vector_blocks::<B, 1, SIDE>(k, w, x, fetch),
-            );
+            self.tiles(rows.start..border, |w, out| level.vector_blocks::<B, SIDE>(k, w, x, fetch, out));
         }
-        self.tiles::<1>(
-            border..rows.end,
-            blocks,
-            |w| level.vector_blocks::<B, M_TILE, 1>(k, w, x, fetch),
-            |w| level.vector_blocks::<B, 1, 1>(k, w, x, fetch),
-        );
+        self.tiles(border..rows.end, |w, out| level.vector_blocks::<B, 1>(k, w, x, fetch, out));
     }
 
     #[inline(always)]
     fn run(&self, level: impl Level, rows: Range<usize>) {
         let (k, x, fetch) = (self.k, self.x, self.fetch);
         match self.dtype {
-            DType::F32 => self.tiles::<1>(
-                rows,
-                (k, 4),
-                |w| level.vector_f32(k, w, x, fetch),
-                |w| level.vector_f32(k, w, x, fetch),
-            ),
-            DType::F16 => self.tiles::<1>(
-                rows,
-                (k, 2),
-                |w| level.vector_f16(k, w, x, fetch),
-                |w| level.vector_f16(k, w, x, fetch),
-            ),
-            DType::Bf16 => self.tiles::<1>(
-                rows,
-                (k, 2),
-                |w| level.vector_bf16(k, w, x, fetch),
-                |w| level.vector_bf16(k, w, x, fetch),
-            ),
+            DType::F32 => self.tiles(rows, |w, out| level.vector_f32(k, w, x, fetch, out)),
+            DType::F16 => self.tiles(rows, |w, out| level.vector_f16(k, w, x, fetch, out)),
+            DType::Bf16 => self.tiles(rows, |w, out| level.vector_bf16(k, w, x, fetch, out)),
             DType::Q4_0 => self.blocks::<codec::Q4_0, { is_repacked(DType::Q4_0) }>(level, rows),
             DType::Q4_1 => self.blocks::<codec::Q4_1, { is_repacked(DType::Q4_1) }>(level, rows),
             DType::Q5_0 => self.blocks::<codec::Q5_0, { is_repacked(DType::Q5_0) }>(level, rows),
@@ -261,8 +216,8 @@ impl MatVec {
             let dtype = self.weights.dtype;
             let packed_bytes = self.weights.row_units() * self.weights.unit_bytes();
             assert!(side_rows == 0 || !is_repacked(dtype) || stride_bytes == packed_bytes, "rows side by side");
-            let rows =
-                Rows { dtype, bytes, first: start, stride_bytes, x, out, k: self.k, side_rows, fetch: self.fetch };
+            let weights = WeightRows { bytes, stride_bytes };
+            let rows = Rows { dtype, weights, first: start, x, out, k: self.k, side_rows, fetch: self.fetch };
             rows.run(level, start..end);
         }
     }

@@ -15,7 +15,7 @@ pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub(crate) use portable::Portable;
-pub(crate) use vector::{Pairing, QUAD, QUAD_BYTES, vector_bytes};
+pub(crate) use vector::{Pairing, QUAD, QUAD_BYTES, WeightRows, vector_bytes};
 
 use entensor_components::{
     Sameness,
@@ -300,23 +300,25 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// [`vector`]. What is not finite becomes NaN as in [`Level::quantize`].
     fn quantize_vector(self, x: &[f32], first: usize, pairing: Pairing, out: &mut [u8]);
 
-    /// Up to four rows of weights of any block dtype, a single row of activations in the layout of [`vector`], with the dtype's pairing.
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(
+    /// Products of `out.len()` neighbouring rows of weights of any block dtype with a single row of activations in the layout of [`vector`],
+    /// with the dtype's pairing. A product does not depend on how many others are asked for.
+    fn vector_blocks<B: Streams, const S: usize>(
         self,
         k: usize,
-        w: [&[u8]; M],
+        w: WeightRows<'_>,
         x: &[u8],
         fetch: Fetch,
-    ) -> [f32; M];
+        out: &mut [f32],
+    );
 
-    /// Up to four rows of f32 weights, a single row of f32 activations.
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], fetch: Fetch) -> [f32; M];
+    /// The same for f32 weights and a single row of f32 activations.
+    fn vector_f32(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]);
 
-    /// Up to four rows of f16 weights, a single row of f32 activations.
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], fetch: Fetch) -> [f32; M];
+    /// The same for f16 weights and a single row of f32 activations.
+    fn vector_f16(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]);
 
-    /// Up to four rows of bf16 weights, a single row of f32 activations.
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], fetch: Fetch) -> [f32; M];
+    /// The same for bf16 weights and a single row of f32 activations.
+    fn vector_bf16(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]);
 
     /// Decodes whole blocks of `q8_0`.
     fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]);

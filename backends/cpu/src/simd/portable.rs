@@ -8,7 +8,7 @@ use crate::kernels::{Activations, Map, Zip};
 use super::{
     BLOCK, BUNDLE_SCALES, BUNDLE_STEPS, BUNDLE_SUMS, Blocks, BytePart, FOUR, Fetch, GROUP, GroupLayout, Level, PANEL,
     PANEL_ROWS, Panel, PanelRows, Panels, PlainRows, Rounded, STEPS_MOST, Streams, bundle_block,
-    vector::{Pairing, count, vector_bytes},
+    vector::{Pairing, WeightRows, count, vector_bytes},
 };
 
 /// Proof of nothing: every CPU can run this.
@@ -277,18 +277,20 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(
+    fn vector_blocks<B: Streams, const S: usize>(
         self,
         k: usize,
-        w: [&[u8]; M],
+        w: WeightRows<'_>,
         x: &[u8],
         _fetch: Fetch,
-    ) -> [f32; M] {
+        out: &mut [f32],
+    ) {
         assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
         let (pairing, parts) = (Pairing::of(B::ELEMENTS), B::ELEMENTS / BLOCK);
-        w.map(|w| {
+        for (row, out) in out.iter_mut().enumerate() {
+            let w = w.row::<S>(row, k / B::ELEMENTS, B::BYTES);
             let mut sums = [0.0; LANES];
-            for (block, bytes) in w.chunks_exact(B::BYTES).step_by(S).take(k / B::ELEMENTS).enumerate() {
+            for (block, bytes) in w.chunks_exact(B::BYTES).step_by(S).enumerate() {
                 for part in 0..parts {
                     let slot = pairing.slot(block * parts + part);
                     let mut q = [0; BLOCK];
@@ -300,23 +302,32 @@ impl Level for Portable {
                     add_part::<B>(&B::part(bytes, part), &q, scales, &mut sums);
                 }
             }
-            sum_lanes(sums)
-        })
+            *out = sum_lanes(sums);
+        }
     }
 
     #[inline(always)]
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], _fetch: Fetch) -> [f32; M] {
-        w.map(|w| dot_plain(k, |i| read_f32(w, i), x))
+    fn vector_f32(self, k: usize, w: WeightRows<'_>, x: &[u8], _fetch: Fetch, out: &mut [f32]) {
+        for (row, out) in out.iter_mut().enumerate() {
+            let w = w.row::<1>(row, k, 4);
+            *out = dot_plain(k, |i| read_f32(w, i), x);
+        }
     }
 
     #[inline(always)]
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], _fetch: Fetch) -> [f32; M] {
-        w.map(|w| dot_plain(k, |i| read_f16(w, 2 * i), x))
+    fn vector_f16(self, k: usize, w: WeightRows<'_>, x: &[u8], _fetch: Fetch, out: &mut [f32]) {
+        for (row, out) in out.iter_mut().enumerate() {
+            let w = w.row::<1>(row, k, 2);
+            *out = dot_plain(k, |i| read_f16(w, 2 * i), x);
+        }
     }
 
     #[inline(always)]
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], _fetch: Fetch) -> [f32; M] {
-        w.map(|w| dot_plain(k, |i| read_bf16(w, i), x))
+    fn vector_bf16(self, k: usize, w: WeightRows<'_>, x: &[u8], _fetch: Fetch, out: &mut [f32]) {
+        for (row, out) in out.iter_mut().enumerate() {
+            let w = w.row::<1>(row, k, 2);
+            *out = dot_plain(k, |i| read_bf16(w, i), x);
+        }
     }
 
     #[inline(always)]

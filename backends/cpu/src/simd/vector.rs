@@ -14,7 +14,7 @@
 //! Which blocks make a pair follows from how weights are packed: neighbours where blocks are independent, and blocks four
 //! apart in those of 256 elements, where these share bytes. Blocks that are missing at the end are zeros.
 
-use super::{BLOCK, FOUR};
+use super::{BLOCK, FOUR, spread_bytes};
 
 /// Bytes of a quad.
 pub(crate) const QUAD_BYTES: usize = 224;
@@ -32,6 +32,47 @@ pub(super) const COUNTS: usize = SUMS + 32;
 /// Bytes of a row of `k` activations in this layout.
 pub(crate) const fn vector_bytes(k: usize) -> usize {
     k.div_ceil(QUAD * BLOCK) * QUAD_BYTES
+}
+
+/// Neighbouring rows of weights, as such products read them.
+#[derive(Clone, Copy)]
+pub(crate) struct WeightRows<'a> {
+    /// From the first block of the first row on.
+    pub(crate) bytes: &'a [u8],
+    /// From a row to the next, on the average of those that lie side by side.
+    pub(crate) stride_bytes: usize,
+}
+
+impl<'a> WeightRows<'a> {
+    /// Where a row begins, if `S` at a time lie side by side and the first row is the first of its side.
+    #[inline(always)]
+    pub(super) fn start<const S: usize>(self, row: usize, block_bytes: usize) -> usize {
+        let beside = row % S;
+        (row - beside) * self.stride_bytes + beside * block_bytes
+    }
+
+    /// The bytes of a row, of which every `S`th block is meant.
+    ///
+    /// # Panics
+    /// If some of them lie outside.
+    #[inline(always)]
+    pub(super) fn row<const S: usize>(self, row: usize, blocks: usize, block_bytes: usize) -> &'a [u8] {
+        if blocks == 0 {
+            return &[];
+        }
+        &self.bytes[self.start::<S>(row, block_bytes)..][..spread_bytes(blocks, S, block_bytes)]
+    }
+
+    /// Panics unless so many rows lie inside.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) fn check<const S: usize>(self, rows: usize, blocks: usize, block_bytes: usize) {
+        // Then no row ends behind the last one.
+        assert!(S == 1 || blocks == 0 || self.stride_bytes >= block_bytes);
+        if let Some(last) = rows.checked_sub(1) {
+            self.row::<S>(last, blocks, block_bytes);
+        }
+    }
 }
 
 /// How far apart the blocks of a pair are.

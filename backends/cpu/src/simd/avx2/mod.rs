@@ -22,7 +22,7 @@ use super::{
     PlainRows, Rounded, Streams, bundle_block, check_parts, group_bytes,
     portable::add_weighted_columns,
     spread_bytes,
-    vector::{Pairing, vector_bytes},
+    vector::{Pairing, WeightRows, vector_bytes},
 };
 use products::{BF16, F16, F32, dots_blocks, dots_plain, dots_q4_1, dots_q8_0};
 
@@ -361,41 +361,42 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
-    fn vector_blocks<B: Streams, const M: usize, const S: usize>(
+    fn vector_blocks<B: Streams, const S: usize>(
         self,
         k: usize,
-        w: [&[u8]; M],
+        w: WeightRows<'_>,
         x: &[u8],
         fetch: Fetch,
-    ) -> [f32; M] {
-        check(w, spread_bytes(k / B::ELEMENTS, S, B::BYTES));
+        out: &mut [f32],
+    ) {
+        w.check::<S>(out.len(), k / B::ELEMENTS, B::BYTES);
         assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| B::row::<S>(w, k, x.as_ptr(), fetch)) }
+        unsafe { vector::blocks::<B, S>(k, w, x.as_ptr(), fetch, out) }
     }
 
     #[inline(always)]
-    fn vector_f32<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], fetch: Fetch) -> [f32; M] {
-        check(w, k * 4);
+    fn vector_f32(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]) {
+        w.check::<1>(out.len(), k, 4);
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<F32>(w, k, x.as_ptr(), fetch)) }
+        unsafe { vector::plain::<F32>(k, w, x.as_ptr(), fetch, out) }
     }
 
     #[inline(always)]
-    fn vector_f16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], fetch: Fetch) -> [f32; M] {
-        check(w, k * 2);
+    fn vector_f16(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]) {
+        w.check::<1>(out.len(), k, 2);
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<F16>(w, k, x.as_ptr(), fetch)) }
+        unsafe { vector::plain::<F16>(k, w, x.as_ptr(), fetch, out) }
     }
 
     #[inline(always)]
-    fn vector_bf16<const M: usize>(self, k: usize, w: [&[u8]; M], x: &[u8], fetch: Fetch) -> [f32; M] {
-        check(w, k * 2);
+    fn vector_bf16(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]) {
+        w.check::<1>(out.len(), k, 2);
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::products(w, |w| vector::row_plain::<BF16>(w, k, x.as_ptr(), fetch)) }
+        unsafe { vector::plain::<BF16>(k, w, x.as_ptr(), fetch, out) }
     }
 
     #[inline(always)]

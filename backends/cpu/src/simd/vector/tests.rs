@@ -3,7 +3,7 @@
 use entensor_components::{DType, DTypeSet, codec};
 
 use super::{
-    super::{Fetch, Level, Portable, spread_bytes, tests::noise},
+    super::{Fetch, Level, Portable, tests::noise},
     *,
 };
 use crate::memory::layout::{SIDE, is_repacked};
@@ -35,31 +35,33 @@ impl Vector {
     }
 }
 
-fn products<const M: usize, const S: usize>(
-    level: impl Level,
-    dtype: DType,
-    k: usize,
-    w: [&[u8]; M],
-    x: &[u8],
-) -> [f32; M] {
+fn products<const S: usize>(level: impl Level, dtype: DType, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]) {
+    let fetch = Fetch::Keep;
     match dtype {
-        DType::F32 => level.vector_f32(k, w, x, Fetch::Keep),
-        DType::F16 => level.vector_f16(k, w, x, Fetch::Keep),
-        DType::Bf16 => level.vector_bf16(k, w, x, Fetch::Keep),
-        DType::Q4_0 => level.vector_blocks::<codec::Q4_0, M, S>(k, w, x, Fetch::Keep),
-        DType::Q4_1 => level.vector_blocks::<codec::Q4_1, M, S>(k, w, x, Fetch::Keep),
-        DType::Q5_0 => level.vector_blocks::<codec::Q5_0, M, S>(k, w, x, Fetch::Keep),
-        DType::Q5_1 => level.vector_blocks::<codec::Q5_1, M, S>(k, w, x, Fetch::Keep),
-        DType::Q8_0 => level.vector_blocks::<codec::Q8_0, M, S>(k, w, x, Fetch::Keep),
-        DType::Q2K => level.vector_blocks::<codec::Q2K, M, S>(k, w, x, Fetch::Keep),
-        DType::Q3K => level.vector_blocks::<codec::Q3K, M, S>(k, w, x, Fetch::Keep),
-        DType::Q4K => level.vector_blocks::<codec::Q4K, M, S>(k, w, x, Fetch::Keep),
-        DType::Q5K => level.vector_blocks::<codec::Q5K, M, S>(k, w, x, Fetch::Keep),
-        DType::Q6K => level.vector_blocks::<codec::Q6K, M, S>(k, w, x, Fetch::Keep),
-        DType::Iq4Nl => level.vector_blocks::<codec::Iq4Nl, M, S>(k, w, x, Fetch::Keep),
-        DType::Mxfp4 => level.vector_blocks::<codec::Mxfp4, M, S>(k, w, x, Fetch::Keep),
+        DType::F32 => level.vector_f32(k, w, x, fetch, out),
+        DType::F16 => level.vector_f16(k, w, x, fetch, out),
+        DType::Bf16 => level.vector_bf16(k, w, x, fetch, out),
+        DType::Q4_0 => level.vector_blocks::<codec::Q4_0, S>(k, w, x, fetch, out),
+        DType::Q4_1 => level.vector_blocks::<codec::Q4_1, S>(k, w, x, fetch, out),
+        DType::Q5_0 => level.vector_blocks::<codec::Q5_0, S>(k, w, x, fetch, out),
+        DType::Q5_1 => level.vector_blocks::<codec::Q5_1, S>(k, w, x, fetch, out),
+        DType::Q8_0 => level.vector_blocks::<codec::Q8_0, S>(k, w, x, fetch, out),
+        DType::Q2K => level.vector_blocks::<codec::Q2K, S>(k, w, x, fetch, out),
+        DType::Q3K => level.vector_blocks::<codec::Q3K, S>(k, w, x, fetch, out),
+        DType::Q4K => level.vector_blocks::<codec::Q4K, S>(k, w, x, fetch, out),
+        DType::Q5K => level.vector_blocks::<codec::Q5K, S>(k, w, x, fetch, out),
+        DType::Q6K => level.vector_blocks::<codec::Q6K, S>(k, w, x, fetch, out),
+        DType::Iq4Nl => level.vector_blocks::<codec::Iq4Nl, S>(k, w, x, fetch, out),
+        DType::Mxfp4 => level.vector_blocks::<codec::Mxfp4, S>(k, w, x, fetch, out),
         DType::I8 | DType::I16 | DType::I32 | DType::I64 => unreachable!("no products of integers"),
     }
+}
+
+/// The product of one row.
+fn product(level: impl Level, dtype: DType, k: usize, bytes: &[u8], x: &[u8]) -> f32 {
+    let mut out = [0.0];
+    products::<1>(level, dtype, k, WeightRows { bytes, stride_bytes: bytes.len() }, x, &mut out);
+    out[0]
 }
 
 /// The activations as the products of a dtype want them, and what they stand for.
@@ -71,14 +73,17 @@ fn activations(level: impl Level, dtype: DType, x: &[f32]) -> Vector {
     }
 }
 
-/// Checks rows against the codec, alone and four at a time.
+/// Checks rows against the codec, alone and among others, which lie some bytes apart.
 fn check_rows(level: impl Level, dtype: DType, weights: &[Vec<u8>; 4], x: &[f32]) {
     let k = x.len();
     let x = activations(level, dtype, x);
-    let w = weights.each_ref().map(|w| &w[..]);
-    let four = products::<4, 1>(level, dtype, k, w, &x.bytes);
+    let stride_bytes = weights[0].len() + 6;
+    let spread: Vec<u8> = weights.iter().flat_map(|w| w.iter().copied().chain([0x55; 6])).collect();
+    let rows = WeightRows { bytes: &spread[..4 * stride_bytes - 6], stride_bytes };
+    let mut four = [0.0; 4];
+    products::<1>(level, dtype, k, rows, &x.bytes, &mut four);
     for (w, found) in weights.iter().zip(four) {
-        let [alone] = products::<1, 1>(level, dtype, k, [w], &x.bytes);
+        let alone = product(level, dtype, k, w, &x.bytes);
         assert_eq!(alone.to_bits(), found.to_bits(), "{dtype} k={k}: tiling shows");
         let mut values = vec![0.0; k];
         (dtype.row().dequantize)(w, &mut values);
@@ -102,8 +107,9 @@ fn check_side_by_side(level: impl Level, dtype: DType, weights: &[Vec<u8>; 4], x
             side[(block * SIDE + row) * unit..][..unit].copy_from_slice(bytes);
         }
     }
-    let rows = std::array::from_fn(|row| &side[(row * unit).min(side.len())..][..spread_bytes(blocks, SIDE, unit)]);
-    let found = products::<4, SIDE>(level, dtype, k, rows, x);
+    let mut found = [0.0; 4];
+    let rows = WeightRows { bytes: &side, stride_bytes: blocks * unit };
+    products::<SIDE>(level, dtype, k, rows, x, &mut found);
     assert_eq!(found.map(f32::to_bits), alone.map(f32::to_bits), "{dtype} k={k}: the layout shows");
 }
 
@@ -189,8 +195,10 @@ fn check_rounding(level: impl Level) {
             if pairing == Pairing::Halves { &[DType::Q4K, DType::Q6K] } else { &[DType::Q4_1, DType::Q8_0] };
         for &dtype in dtypes {
             let w = pattern(dtype, k, || 1);
-            let [product] = products::<1, 1>(level, dtype, k, [&w], &found.bytes);
-            assert!(product.is_nan(), "{dtype}: a product of what is not finite is NaN");
+            assert!(
+                product(level, dtype, k, &w, &found.bytes).is_nan(),
+                "{dtype}: a product of what is not finite is NaN"
+            );
         }
     }
 }

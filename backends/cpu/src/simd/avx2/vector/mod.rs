@@ -9,10 +9,12 @@ use core::arch::x86_64::*;
 
 pub(super) use plain::row_plain;
 
+use entensor_components::codec::BlockCodec;
+
 use super::{
     super::{
         BLOCK, Fetch,
-        vector::{COUNTS, Pairing, SCALES, SUMS},
+        vector::{COUNTS, Pairing, SCALES, SUMS, WeightRows},
     },
     RoundedBlock,
 };
@@ -45,37 +47,47 @@ fn fetch_ahead<const BYTES: usize>(w: *const u8, fetch: Fetch) {
     }
 }
 
-/// The products of rows, one after the other: `row` gives each as eight partial sums, which are added in one order whatever the number of
-/// rows.
+/// Products of neighbouring rows, one after the other: a loop around one copy of the row's code, since calls, and finding out where a row
+/// lies, would cost rows of half a kilobyte a fifth of their time.
 ///
 /// # Safety
-/// The CPU must have AVX2, FMA and F16C.
-#[inline(always)]
-pub(super) unsafe fn products<const M: usize>(w: [&[u8]; M], row: impl Fn(*const u8) -> __m256) -> [f32; M] {
-    const { assert!(M <= 4) };
-    // SAFETY: as the caller promises.
-    unsafe {
-        let mut sums = [_mm256_setzero_ps(); 4];
-        for (sum, w) in sums.iter_mut().zip(w) {
-            *sum = row(w.as_ptr());
-        }
-        let four = sum_four(sums);
-        std::array::from_fn(|i| four[i])
+/// As for [`Stream::row`]; all rows must lie in `w`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn blocks<B: Stream + BlockCodec, const S: usize>(
+    k: usize,
+    w: WeightRows<'_>,
+    x: *const u8,
+    fetch: Fetch,
+    out: &mut [f32],
+) {
+    for (row, out) in out.iter_mut().enumerate() {
+        // Rows without elements lie nowhere.
+        let at = w.bytes.as_ptr().wrapping_add(w.start::<S>(row, B::BYTES));
+        // SAFETY: as the caller promises.
+        *out = unsafe { sum_pairs(B::row::<S>(at, k, x, fetch)) };
     }
 }
 
-/// The sums of the lanes of four vectors. A vector's sum does not depend on what the others are.
+/// The same for rows of plain weights.
+///
+/// # Safety
+/// As for [`row_plain`]; all rows must lie in `w`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn plain<const W: u8>(k: usize, w: WeightRows<'_>, x: *const u8, fetch: Fetch, out: &mut [f32]) {
+    for (row, out) in out.iter_mut().enumerate() {
+        let at = w.bytes.as_ptr().wrapping_add(row * w.stride_bytes);
+        // SAFETY: as the caller promises.
+        *out = unsafe { sum_pairs(row_plain::<W>(at, k, x, fetch)) };
+    }
+}
+
+/// The sum of all lanes: neighbours first, then pairs of them, then the halves.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn sum_four(v: [__m256; 4]) -> [f32; 4] {
-    let pairs = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
-    let mut sums = [0.0; 4];
-    // SAFETY: four floats.
-    unsafe {
-        let four = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps::<1>(pairs));
-        _mm_storeu_ps(sums.as_mut_ptr(), four);
-    }
-    sums
+fn sum_pairs(v: __m256) -> f32 {
+    let two = _mm256_add_ps(v, _mm256_movehdup_ps(v));
+    let four = _mm256_add_ps(two, _mm256_permute_ps::<0b10>(two));
+    _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(four), _mm256_extractf128_ps::<1>(four)))
 }
 
 /// Sixteen bytes for each side of a pair.

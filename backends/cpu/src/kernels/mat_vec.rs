@@ -61,7 +61,7 @@ pub(crate) struct MatVec {
     /// How many planes of activations share a plane of weights, on axes 2 and 3.
     pub(crate) group: [usize; 2],
     pub(crate) cut: RowCut,
-    /// Depends on what else the run reads, see [`MatVec::set_fetch`].
+    /// Of weights in blocks. Depends on what else the run reads, see [`MatVec::set_fetch`].
     pub(crate) fetch: Fetch,
 }
 
@@ -158,11 +158,11 @@ impl<'a> Rows<'a> {
 
     #[inline(always)]
     fn run(&self, level: impl Level, rows: Range<usize>) {
-        let (k, x, fetch) = (self.k, self.x, self.fetch);
+        let (k, x) = (self.k, self.x);
         match self.dtype {
-            DType::F32 => self.tiles(rows, |w, out| level.vector_f32(k, w, x, fetch, out)),
-            DType::F16 => self.tiles(rows, |w, out| level.vector_f16(k, w, x, fetch, out)),
-            DType::Bf16 => self.tiles(rows, |w, out| level.vector_bf16(k, w, x, fetch, out)),
+            DType::F32 => self.tiles(rows, |w, out| level.vector_f32(k, w, x, out)),
+            DType::F16 => self.tiles(rows, |w, out| level.vector_f16(k, w, x, out)),
+            DType::Bf16 => self.tiles(rows, |w, out| level.vector_bf16(k, w, x, out)),
             DType::Q4_0 => self.blocks::<codec::Q4_0, { is_repacked(DType::Q4_0) }>(level, rows),
             DType::Q4_1 => self.blocks::<codec::Q4_1, { is_repacked(DType::Q4_1) }>(level, rows),
             DType::Q5_0 => self.blocks::<codec::Q5_0, { is_repacked(DType::Q5_0) }>(level, rows),

@@ -38,7 +38,7 @@ pub(crate) const LANES: usize = 8;
 /// How many times as many columns a panel of their weights has.
 pub(crate) const PANEL_VECTORS: usize = 2;
 
-/// Where streams of weights are fetched to ahead of time.
+/// Where streams of weights in blocks are fetched to ahead of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fetch {
     /// Into all caches: the next run finds them there.
@@ -312,13 +312,13 @@ pub(crate) trait Level: Copy + Send + Sync {
     );
 
     /// The same for f32 weights and a single row of f32 activations.
-    fn vector_f32(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]);
+    fn vector_f32(self, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]);
 
     /// The same for f16 weights and a single row of f32 activations.
-    fn vector_f16(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]);
+    fn vector_f16(self, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]);
 
     /// The same for bf16 weights and a single row of f32 activations.
-    fn vector_bf16(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]);
+    fn vector_bf16(self, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]);
 
     /// Decodes whole blocks of `q8_0`.
     fn decode_q8_0(self, bytes: &[u8], out: &mut [f32]);

@@ -307,7 +307,7 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn vector_f32(self, k: usize, w: WeightRows<'_>, x: &[u8], _fetch: Fetch, out: &mut [f32]) {
+    fn vector_f32(self, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]) {
         for (row, out) in out.iter_mut().enumerate() {
             let w = w.row::<1>(row, k, 4);
             *out = dot_plain(k, |i| read_f32(w, i), x);
@@ -315,7 +315,7 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn vector_f16(self, k: usize, w: WeightRows<'_>, x: &[u8], _fetch: Fetch, out: &mut [f32]) {
+    fn vector_f16(self, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]) {
         for (row, out) in out.iter_mut().enumerate() {
             let w = w.row::<1>(row, k, 2);
             *out = dot_plain(k, |i| read_f16(w, 2 * i), x);
@@ -323,7 +323,7 @@ impl Level for Portable {
     }
 
     #[inline(always)]
-    fn vector_bf16(self, k: usize, w: WeightRows<'_>, x: &[u8], _fetch: Fetch, out: &mut [f32]) {
+    fn vector_bf16(self, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]) {
         for (row, out) in out.iter_mut().enumerate() {
             let w = w.row::<1>(row, k, 2);
             *out = dot_plain(k, |i| read_bf16(w, i), x);

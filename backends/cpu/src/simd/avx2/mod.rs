@@ -376,27 +376,27 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
-    fn vector_f32(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]) {
+    fn vector_f32(self, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]) {
         w.check::<1>(out.len(), k, 4);
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::plain::<F32>(k, w, x.as_ptr(), fetch, out) }
+        unsafe { vector::plain::<F32>(k, w, x.as_ptr(), out) }
     }
 
     #[inline(always)]
-    fn vector_f16(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]) {
+    fn vector_f16(self, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]) {
         w.check::<1>(out.len(), k, 2);
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::plain::<F16>(k, w, x.as_ptr(), fetch, out) }
+        unsafe { vector::plain::<F16>(k, w, x.as_ptr(), out) }
     }
 
     #[inline(always)]
-    fn vector_bf16(self, k: usize, w: WeightRows<'_>, x: &[u8], fetch: Fetch, out: &mut [f32]) {
+    fn vector_bf16(self, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]) {
         w.check::<1>(out.len(), k, 2);
         check([x], k * 4);
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::plain::<BF16>(k, w, x.as_ptr(), fetch, out) }
+        unsafe { vector::plain::<BF16>(k, w, x.as_ptr(), out) }
     }
 
     #[inline(always)]

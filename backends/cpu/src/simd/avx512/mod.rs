@@ -1,6 +1,5 @@
-//! AVX-512 with VNNI, where measurements show a gain: products with many rows of activations. Everything else is as fast or faster with
-//! the vectors of AVX2, decoding too: there memory is the limit, and on a Zen 4 server f16 and f32 were a tenth slower in vectors of 64
-//! bytes, whatever was fetched ahead.
+//! AVX-512 with VNNI, where measurements show a gain: products with many rows of activations. Everything else is as fast or nearly so with
+//! the vectors of AVX2, decoding too: there memory is the limit.
 #![expect(unsafe_code, reason = "instructions beyond the target's baseline, and unaligned loads from checked slices")]
 
 mod bytes;

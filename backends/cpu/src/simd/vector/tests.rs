@@ -38,9 +38,9 @@ impl Vector {
 fn products<const S: usize>(level: impl Level, dtype: DType, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]) {
     let fetch = Fetch::Keep;
     match dtype {
-        DType::F32 => level.vector_f32(k, w, x, fetch, out),
-        DType::F16 => level.vector_f16(k, w, x, fetch, out),
-        DType::Bf16 => level.vector_bf16(k, w, x, fetch, out),
+        DType::F32 => level.vector_f32(k, w, x, out),
+        DType::F16 => level.vector_f16(k, w, x, out),
+        DType::Bf16 => level.vector_bf16(k, w, x, out),
         DType::Q4_0 => level.vector_blocks::<codec::Q4_0, S>(k, w, x, fetch, out),
         DType::Q4_1 => level.vector_blocks::<codec::Q4_1, S>(k, w, x, fetch, out),
         DType::Q5_0 => level.vector_blocks::<codec::Q5_0, S>(k, w, x, fetch, out),

@@ -7,9 +7,9 @@ mod small;
 
 use core::arch::x86_64::*;
 
-pub(super) use plain::row_plain;
-
 use entensor_components::codec::BlockCodec;
+
+use plain::row_plain;
 
 use super::{
     super::{
@@ -73,11 +73,11 @@ pub(super) unsafe fn blocks<B: Stream + BlockCodec, const S: usize>(
 /// # Safety
 /// As for [`row_plain`]; all rows must lie in `w`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn plain<const W: u8>(k: usize, w: WeightRows<'_>, x: *const u8, fetch: Fetch, out: &mut [f32]) {
+pub(super) unsafe fn plain<const W: u8>(k: usize, w: WeightRows<'_>, x: *const u8, out: &mut [f32]) {
     for (row, out) in out.iter_mut().enumerate() {
         let at = w.bytes.as_ptr().wrapping_add(row * w.stride_bytes);
         // SAFETY: as the caller promises.
-        *out = unsafe { sum_pairs(row_plain::<W>(at, k, x, fetch)) };
+        *out = unsafe { sum_pairs(row_plain::<W>(at, k, x)) };
     }
 }
 

@@ -372,7 +372,12 @@ impl Level for Avx2 {
         w.check::<S>(out.len(), k / B::ELEMENTS, B::BYTES);
         assert!(k.is_multiple_of(B::ELEMENTS) && x.len() >= vector_bytes(k));
         // SAFETY: `self` proves the features; the lengths were just checked.
-        unsafe { vector::blocks::<B, S>(k, w, x.as_ptr(), fetch, out) }
+        unsafe {
+            match fetch {
+                Fetch::Keep => vector::blocks::<B, S, false>(k, w, x.as_ptr(), out),
+                Fetch::Pass => vector::blocks::<B, S, true>(k, w, x.as_ptr(), out),
+            }
+        }
     }
 
     #[inline(always)]

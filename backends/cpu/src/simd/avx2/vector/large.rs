@@ -9,7 +9,7 @@ use super::{
         super::QUAD_BYTES,
         blocks::{all_f16, q3_k_scales, six_bit_scales},
     },
-    Fetch, Quad, Stream, both, fetch_ahead, fold_16, fold_32, high_nibbles, low_nibbles, unsigned_pair, widen,
+    Quad, Stream, both, fetch_ahead, fold_16, fold_32, high_nibbles, low_nibbles, unsigned_pair, widen,
 };
 
 /// The partial sums of a row: products, and what is taken off.
@@ -32,15 +32,15 @@ trait Large: BlockCodec {
 /// As for [`Stream::row`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn row<B: Large, const S: usize>(w: *const u8, k: usize, x: *const u8, fetch: Fetch) -> __m256 {
+unsafe fn row<B: Large, const S: usize, const PASS: bool>(w: *const u8, k: usize, x: *const u8) -> __m256 {
     let mut sums = Sums { products: _mm256_setzero_ps(), taken_off: _mm256_setzero_ps() };
     for block in 0..k / B::ELEMENTS {
         let w = w.wrapping_add(block * S * B::BYTES);
         match B::BYTES {
-            ..104 => fetch_ahead::<64>(w, fetch),
-            104..150 => fetch_ahead::<136>(w, fetch),
-            150..200 => fetch_ahead::<176>(w, fetch),
-            _ => fetch_ahead::<216>(w, fetch),
+            ..104 => fetch_ahead::<64, PASS>(w),
+            104..150 => fetch_ahead::<136, PASS>(w),
+            150..200 => fetch_ahead::<176, PASS>(w),
+            _ => fetch_ahead::<216, PASS>(w),
         }
         // SAFETY: the block lies in the row, and its quads in the activations.
         sums = unsafe {
@@ -328,9 +328,9 @@ macro_rules! large {
         impl Stream for $name {
             #[inline]
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn row<const S: usize>(w: *const u8, k: usize, x: *const u8, fetch: Fetch) -> __m256 {
+            unsafe fn row<const S: usize, const PASS: bool>(w: *const u8, k: usize, x: *const u8) -> __m256 {
                 // SAFETY: as the caller promises.
-                unsafe { row::<$name, S>(w, k, x, fetch) }
+                unsafe { row::<$name, S, PASS>(w, k, x) }
             }
         }
     )+};

@@ -13,7 +13,7 @@ use plain::row_plain;
 
 use super::{
     super::{
-        BLOCK, Fetch,
+        BLOCK,
         vector::{COUNTS, Pairing, SCALES, SUMS, WeightRows},
     },
     RoundedBlock,
@@ -21,12 +21,13 @@ use super::{
 
 /// A dtype that has products with a single row.
 pub(crate) trait Stream {
-    /// The product of a row of weights with the activations, in eight partial sums.
+    /// The product of a row of weights with the activations, in eight partial sums. What comes next is fetched past the caches
+    /// ([`super::super::Fetch::Pass`]), or else into them.
     ///
     /// # Safety
     /// `w` must point to a row of `k` weights whose blocks are each `S` blocks behind the last, `x` to `k` activations in the layout of
     /// [`crate::simd::vector`], and the CPU must have AVX2, FMA and F16C.
-    unsafe fn row<const S: usize>(w: *const u8, k: usize, x: *const u8, fetch: Fetch) -> __m256;
+    unsafe fn row<const S: usize, const PASS: bool>(w: *const u8, k: usize, x: *const u8) -> __m256;
 }
 
 /// How far ahead weights are fetched. The hardware's own prefetching begins anew at every page, of which a row of a small model has a
@@ -36,13 +37,14 @@ const AHEAD_BYTES: usize = 4096;
 /// Asks for the weights that come up, `BYTES` of them: every line, also where a step is not a whole number of them.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn fetch_ahead<const BYTES: usize>(w: *const u8, fetch: Fetch) {
+fn fetch_ahead<const BYTES: usize, const PASS: bool>(w: *const u8) {
     for line in 0..const { BYTES.div_ceil(64) } {
         let at = w.wrapping_add(AHEAD_BYTES + line * 64).cast();
         // Prefetching reads nothing: an address outside of memory is ignored.
-        match fetch {
-            Fetch::Keep => _mm_prefetch::<_MM_HINT_T0>(at),
-            Fetch::Pass => _mm_prefetch::<_MM_HINT_NTA>(at),
+        if PASS {
+            _mm_prefetch::<_MM_HINT_NTA>(at);
+        } else {
+            _mm_prefetch::<_MM_HINT_T0>(at);
         }
     }
 }
@@ -53,18 +55,17 @@ fn fetch_ahead<const BYTES: usize>(w: *const u8, fetch: Fetch) {
 /// # Safety
 /// As for [`Stream::row`]; all rows must lie in `w`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn blocks<B: Stream + BlockCodec, const S: usize>(
+pub(super) unsafe fn blocks<B: Stream + BlockCodec, const S: usize, const PASS: bool>(
     k: usize,
     w: WeightRows<'_>,
     x: *const u8,
-    fetch: Fetch,
     out: &mut [f32],
 ) {
     for (row, out) in out.iter_mut().enumerate() {
         // Rows without elements lie nowhere.
         let at = w.bytes.as_ptr().wrapping_add(w.start::<S>(row, B::BYTES));
         // SAFETY: as the caller promises.
-        *out = unsafe { sum_pairs(B::row::<S>(at, k, x, fetch)) };
+        *out = unsafe { sum_pairs(B::row::<S, PASS>(at, k, x)) };
     }
 }
 

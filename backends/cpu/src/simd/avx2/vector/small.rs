@@ -11,7 +11,7 @@ use super::{
         super::{BLOCK, QUAD, QUAD_BYTES},
         blocks::biased,
     },
-    Fetch, Quad, Stream, both, fetch_ahead, fold_16, fold_32, high_nibbles, low_nibbles, unsigned_pair, widen,
+    Quad, Stream, both, fetch_ahead, fold_16, fold_32, high_nibbles, low_nibbles, unsigned_pair, widen,
 };
 
 /// What quants are, and what becomes of their products.
@@ -29,21 +29,20 @@ enum Quants {
 trait Small: BlockCodec {
     const QUANTS: Quants;
 
-    /// The scales of four blocks, each followed by what is added (or anything, where nothing is).
+    /// The scales of four blocks, each followed by what is added (or anything, where nothing is), from their first words.
     ///
     /// # Safety
-    /// Each must point to a block, and the CPU must have AVX2, FMA and F16C.
+    /// The CPU must have AVX2, FMA and F16C.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn heads(blocks: [*const u8; QUAD]) -> __m256 {
-        // SAFETY: the caller promises the blocks, all of which begin with one or two f16 and are longer than that.
-        _mm256_cvtph_ps(unsafe { first_words(blocks) })
+    unsafe fn heads(words: __m128i) -> __m256 {
+        _mm256_cvtph_ps(words)
     }
 
     /// The quants of two blocks: elements 0–15 of both, then 16–31.
     ///
     /// # Safety
-    /// As for [`Small::heads`].
+    /// Each must point to a block, and the CPU must have AVX2, FMA and F16C.
     unsafe fn quants(a: *const u8, b: *const u8) -> [__m256i; 2];
 }
 
@@ -58,6 +57,31 @@ unsafe fn first_words(blocks: [*const u8; QUAD]) -> __m128i {
     let [a, c, b, d] = unsafe { [word(blocks[0]), word(blocks[1]), word(blocks[2]), word(blocks[3])] };
     // Broadcasts are loads, and a blend is the cheapest instruction there is.
     _mm_blend_epi32::<0b1100>(_mm_blend_epi32::<0b10>(a, c), _mm_blend_epi32::<0b1000>(b, d))
+}
+
+/// The same for four blocks of one row, with half as many instructions: whatever surrounds a word is loaded with it, so that it comes into
+/// the lane where it is wanted.
+///
+/// # Safety
+/// The blocks must be `A C B D`, each behind the one before in the order of the alphabet.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn first_words_of_quad<B: Small>(blocks: [*const u8; QUAD]) -> __m128i {
+    // Then the 20 bytes before `B` and `D`, and 32 bytes of `A`, lie in the row.
+    const { assert!(B::BYTES >= 16) };
+    let [a, c, b, d] = blocks;
+    // SAFETY: blocks that precede others are read beyond their ends, and others before their beginnings, which lies in the same row.
+    let [a, c, b, d] = unsafe {
+        [
+            _mm256_loadu_si256(a.cast()),
+            _mm256_loadu_si256(c.sub(4).cast()),
+            _mm256_loadu_si256(b.sub(16).cast()),
+            _mm256_loadu_si256(d.sub(20).cast()),
+        ]
+    };
+    let low = _mm256_blend_epi32::<0b10>(a, c);
+    let all = _mm256_blend_epi32::<0b10_0000>(_mm256_blend_epi32::<0b1_0000>(low, b), d);
+    _mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b1000>(all))
 }
 
 /// Four bytes, again and again.
@@ -81,21 +105,26 @@ struct Sums {
     added: __m256,
 }
 
-/// Adds the products of four blocks, in the order `A C B D`; of two, `A` and `B`, if there is one pair.
+/// Adds the products of four blocks, in the order `A C B D`, whose first words are `words`; of two, `A` and `B`, if there is one pair.
 ///
 /// # Safety
 /// Each must point to a block, and `x` must be a quad of activations.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn add_quad<B: Small, const PAIRS: usize>(blocks: [*const u8; QUAD], x: Quad, sums: Sums) -> Sums {
+unsafe fn add_quad<B: Small, const PAIRS: usize>(
+    blocks: [*const u8; QUAD],
+    words: __m128i,
+    x: Quad,
+    sums: Sums,
+) -> Sums {
     let mut pairs = [_mm256_setzero_si256(); 2];
     // SAFETY: as the caller promises.
-    let (heads, dots) = unsafe {
+    let dots = unsafe {
         pairs[0] = pair::<B>(blocks[0], blocks[2], [x.quants(0, 0), x.quants(0, 1)]);
         if PAIRS == 2 {
             pairs[1] = pair::<B>(blocks[1], blocks[3], [x.quants(1, 0), x.quants(1, 1)]);
         }
-        let dots = match B::QUANTS {
+        match B::QUANTS {
             Quants::Signed => fold_32(pairs),
             // At most 31 · 127 · 8, so 16 bits are enough.
             Quants::Unsigned => widen(fold_16(pairs)),
@@ -105,11 +134,11 @@ unsafe fn add_quad<B: Small, const PAIRS: usize>(blocks: [*const u8; QUAD], x: Q
                 let bias = _mm256_mullo_epi16(x.counts(), _mm256_set1_epi16(by));
                 widen(_mm256_sub_epi16(fold_16(pairs), bias))
             }
-        };
-        (B::heads(blocks), dots)
+        }
     };
     // SAFETY: as the caller promises.
     unsafe {
+        let heads = B::heads(words);
         let scales = _mm256_mul_ps(_mm256_moveldup_ps(heads), x.scales());
         Sums {
             products: _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), scales, sums.products),
@@ -140,7 +169,7 @@ unsafe fn pair<B: Small>(a: *const u8, b: *const u8, x: [__m256i; 2]) -> __m256i
 /// As for [`Stream::row`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn row<B: Small, const S: usize>(w: *const u8, k: usize, x: *const u8, fetch: Fetch) -> __m256 {
+unsafe fn row<B: Small, const S: usize, const PASS: bool>(w: *const u8, k: usize, x: *const u8) -> __m256 {
     let mut sums = Sums { products: _mm256_setzero_ps(), added: _mm256_setzero_ps() };
     let blocks = k / BLOCK;
     let at = |block: usize| w.wrapping_add(block * S * B::BYTES);
@@ -148,15 +177,16 @@ unsafe fn row<B: Small, const S: usize>(w: *const u8, k: usize, x: *const u8, fe
         let first = at(quad * QUAD);
         // Four blocks of a row by itself have at most so many bytes; those of rows side by side are fetched by all eight.
         if QUAD * B::BYTES <= 96 {
-            fetch_ahead::<96>(first, fetch);
+            fetch_ahead::<96, PASS>(first);
         } else {
-            fetch_ahead::<136>(first, fetch);
+            fetch_ahead::<136, PASS>(first);
         }
         let block = |i: usize| first.wrapping_add(i * S * B::BYTES);
         // SAFETY: all four blocks lie in the row, and the quad in the activations.
         sums = unsafe {
             let x = Quad(x.add(quad * QUAD_BYTES));
-            add_quad::<B, 2>([block(0), block(2), block(1), block(3)], x, sums)
+            let blocks = [block(0), block(2), block(1), block(3)];
+            add_quad::<B, 2>(blocks, first_words_of_quad::<B>(blocks), x, sums)
         };
     }
     let rest = blocks % QUAD;
@@ -167,7 +197,8 @@ unsafe fn row<B: Small, const S: usize>(w: *const u8, k: usize, x: *const u8, fe
         // SAFETY: as above; blocks beyond the row are replaced.
         sums = unsafe {
             let x = Quad(x.add(blocks / QUAD * QUAD_BYTES));
-            if rest <= 2 { add_quad::<B, 1>(four, x, sums) } else { add_quad::<B, 2>(four, x, sums) }
+            let words = first_words(four);
+            if rest <= 2 { add_quad::<B, 1>(four, words, x, sums) } else { add_quad::<B, 2>(four, words, x, sums) }
         };
     }
     if B::OFFSETS { _mm256_add_ps(sums.products, sums.added) } else { sums.products }
@@ -244,9 +275,8 @@ macro_rules! small {
             $(
                 #[inline]
                 #[target_feature(enable = "avx2,fma,f16c")]
-                unsafe fn heads(blocks: [*const u8; QUAD]) -> __m256 {
-                    // SAFETY: as the caller promises.
-                    unsafe { $heads(blocks) }
+                unsafe fn heads(words: __m128i) -> __m256 {
+                    $heads(words)
                 }
             )?
 
@@ -261,9 +291,9 @@ macro_rules! small {
         impl Stream for $name {
             #[inline]
             #[target_feature(enable = "avx2,fma,f16c")]
-            unsafe fn row<const S: usize>(w: *const u8, k: usize, x: *const u8, fetch: Fetch) -> __m256 {
+            unsafe fn row<const S: usize, const PASS: bool>(w: *const u8, k: usize, x: *const u8) -> __m256 {
                 // SAFETY: as the caller promises.
-                unsafe { row::<$name, S>(w, k, x, fetch) }
+                unsafe { row::<$name, S, PASS>(w, k, x) }
             }
         }
     )+};
@@ -282,15 +312,10 @@ small! {
     Mxfp4, Quants::Biased(12), |a, b| looked_up::<1>(a, b, &BOOK_MXFP4), heads powers_of_two;
 }
 
-/// Half the powers of two that exponent bytes stand for: [`power_of_two_half`](entensor_components::codec::power_of_two_half) of four.
-///
-/// # Safety
-/// Each must point to 4 bytes.
+/// Half the powers of two that exponent bytes stand for: [`power_of_two_half`](entensor_components::codec::power_of_two_half) of four, the lowest of these words.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn powers_of_two(blocks: [*const u8; QUAD]) -> __m256 {
-    // SAFETY: as the caller promises.
-    let words = unsafe { first_words(blocks) };
+fn powers_of_two(words: __m128i) -> __m256 {
     let exponents = _mm256_cvtepu32_epi64(_mm_and_si128(words, _mm_set1_epi32(255)));
     let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(exponents, _mm256_set1_epi32(1)));
     let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), exponents);

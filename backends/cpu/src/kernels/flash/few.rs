@@ -1,11 +1,14 @@
 //! Few queries: rows of keys and values are read once, where they lie, and the arithmetic of all queries hides behind that.
 
+use std::ops::Range;
+
 use entensor_components::DType;
 
 use super::{FlashAttn, Gathered, Masks, Query, load_part};
 use crate::{
+    place::Place,
     simd::{Level, PlainRows},
-    tensor::{Bases, Tensor},
+    tensor::{Bases, Row, Tensor},
 };
 
 /// Query rows of a plane up to which they are few.
@@ -17,7 +20,8 @@ const KEYS: usize = 32;
 /// Elements of rows that are looked at together.
 const WIDTH: usize = 128;
 
-type Tile<const N: usize> = [[f32; WIDTH]; N];
+/// Elements of rows.
+type Line = [f32; WIDTH];
 
 /// Rows of a plane: read where they lie if they are packed f16, else decoded.
 struct Source<'a> {
@@ -39,14 +43,14 @@ impl<'a> Source<'a> {
         level: L,
         (first, count): (usize, usize),
         (start, len): (usize, usize),
-        decoded: &mut [[f32; WIDTH]],
+        decoded: &mut [Line],
         f: impl FnOnce(PlainRows<'_>),
     ) {
         if self.in_place {
             let at = [first, self.plane[0], self.plane[1]];
             // SAFETY: no step writes an operand while it runs, and the result lies elsewhere.
             let (bytes, stride_bytes) = unsafe { self.tensor.rows_bytes(at, count, start..start + len) };
-            f(PlainRows { halves: true, bytes, stride_bytes, count });
+            f(PlainRows { halves: true, bytes, stride_bytes, count, fetch_bytes: 2 * len });
         } else {
             level.vectorize(
                 #[inline(always)]
@@ -58,14 +62,14 @@ impl<'a> Source<'a> {
                 },
             );
             let bytes = bytemuck::cast_slice(decoded.as_flattened());
-            f(PlainRows { halves: false, bytes, stride_bytes: WIDTH * 4, count });
+            f(PlainRows { halves: false, bytes, stride_bytes: WIDTH * 4, count, fetch_bytes: 0 });
         }
     }
 }
 
 /// The products of rows with all queries, added to their scores.
 #[inline(always)]
-fn score<L: Level>(level: L, rows: PlainRows<'_>, len: usize, queries: &[[f32; WIDTH]], scores: &mut [[f32; KEYS]]) {
+fn score<L: Level>(level: L, rows: PlainRows<'_>, len: usize, queries: &[Line], scores: &mut [[f32; KEYS]]) {
     for (queries, scores) in queries.chunks(3).zip(scores.chunks_mut(3)) {
         match (queries, scores) {
             ([a, b, c], [x, y, z]) => level.add_scores(len, rows, [&a[..], b, c], [&mut x[..], y, z]),
@@ -83,7 +87,7 @@ fn gather<L: Level>(
     rows: PlainRows<'_>,
     len: usize,
     (weights, first, rescale): (&[[f32; KEYS]], usize, &[f32]),
-    sums: &mut [[f32; WIDTH]],
+    sums: &mut [Line],
 ) {
     for ((weights, rescale), sums) in weights.chunks(3).zip(rescale.chunks(3)).zip(sums.chunks_mut(3)) {
         match (weights, rescale, sums) {
@@ -100,108 +104,175 @@ fn gather<L: Level>(
     }
 }
 
+/// Planes that are gone through side by side at most, a tile of keys at a time: heads of a cache mostly lie side by side, so that memory is
+/// read as one stream.
+const PLANES: usize = 4;
+
+/// Query rows of all of these together, or those of one plane.
+const SHARED_ROWS: usize = 12;
+
+const _: () = assert!(SHARED_ROWS >= ROWS);
+
+/// A plane and its queries, with what they have seen so far.
+struct OfPlane<'a> {
+    keys: Source<'a>,
+    values: Source<'a>,
+    queries: [Query; ROWS],
+    mask_rows: [Option<Row>; ROWS],
+    masks: usize,
+    /// Elements of the queries.
+    tile: &'a mut [Line],
+    sums: &'a mut [Line],
+}
+
 impl FlashAttn {
-    /// All queries of a plane, over a part of the keys.
-    pub(super) fn few<L: Level>(&self, level: L, bases: Bases<'_>, plane: usize, part: usize) {
-        let (k, v) = (bases.tensor(&self.k), bases.tensor(&self.v));
-        let sources = [k, v].map(|tensor| Source::new(tensor, self.plane(plane)));
-        if sources.iter().all(|source| source.in_place) {
-            self.few_of(level, bases, plane, part, (sources, &mut []));
+    /// All queries of some planes, over a part of the keys.
+    pub(super) fn few<L: Level>(&self, level: L, bases: Bases<'_>, planes: Range<usize>, part: usize) {
+        let place = |tensor: &Place| tensor.dtype == DType::F16 && tensor.is_row_packed();
+        let mut decoded: [Line; KEYS];
+        let decoded = if place(&self.k) && place(&self.v) {
+            &mut [][..]
         } else {
-            let mut decoded: Tile<KEYS> = [[0.0; WIDTH]; KEYS];
-            self.few_of(level, bases, plane, part, (sources, &mut decoded));
+            decoded = [[0.0; WIDTH]; KEYS];
+            &mut decoded
+        };
+        let at_once = (SHARED_ROWS / self.cut.rows.max(1)).min(PLANES);
+        for first in planes.clone().step_by(at_once) {
+            self.side_by_side(level, bases, first..(first + at_once).min(planes.end), part, decoded);
         }
     }
 
-    /// The same, with memory for a tile of decoded rows, if any are.
-    fn few_of<L: Level>(
+    fn of_plane<'a>(&'a self, bases: Bases<'a>, plane: usize, [tile, sums]: [&'a mut [Line]; 2]) -> OfPlane<'a> {
+        let (mut queries, mut mask_rows) = ([Query::NONE; ROWS], [None; ROWS]);
+        let masks = self.queries(bases, (plane, 0), &mut queries[..self.cut.rows], &mut mask_rows);
+        let (keys, values) = (bases.tensor(&self.k), bases.tensor(&self.v));
+        OfPlane {
+            keys: Source::new(keys, self.plane(plane)),
+            values: Source::new(values, self.plane(plane)),
+            queries,
+            mask_rows,
+            masks,
+            tile,
+            sums,
+        }
+    }
+
+    /// Loads columns of the queries of a plane.
+    fn load_queries<L: Level>(&self, level: L, bases: Bases<'_>, of: &mut OfPlane<'_>, (start, len): (usize, usize)) {
+        let q = bases.tensor(&self.q);
+        for (query, tile) in of.queries[..self.cut.rows].iter().zip(&mut *of.tile) {
+            q.row([query.token, query.head, query.batch]).load(level, start, &mut tile[..len]);
+        }
+    }
+
+    /// Up to [`PLANES`] planes, with memory for a tile of decoded rows, if any are.
+    fn side_by_side<L: Level>(
         &self,
         level: L,
         bases: Bases<'_>,
-        plane: usize,
+        planes: Range<usize>,
         part: usize,
-        ([k, v], decoded): ([Source<'_>; 2], &mut [[f32; WIDTH]]),
+        decoded: &mut [Line],
     ) {
-        let (q, count) = (bases.tensor(&self.q), self.cut.rows);
-        let (mut queries, mut mask_rows) = ([Query::NONE; ROWS], [None; ROWS]);
-        let masks = self.queries(bases, (plane, 0), &mut queries[..count], &mut mask_rows);
-        let (queries, mask_rows) = (&mut queries[..count], &mask_rows[..masks]);
+        let (mut tiles, mut sums) = ([[0.0; WIDTH]; SHARED_ROWS], [[0.0; WIDTH]; SHARED_ROWS]);
+        let rows = self.cut.rows.max(1);
+        let mut states: [Option<OfPlane<'_>>; PLANES] = [const { None }; PLANES];
+        let rows = tiles.chunks_exact_mut(rows).zip(sums.chunks_exact_mut(rows));
+        for ((state, plane), (tile, sums)) in states.iter_mut().zip(planes).zip(rows) {
+            *state = Some(self.of_plane(bases, plane, [tile, sums]));
+        }
         let keys = self.cut.keys(part, self.k.shape[1]);
-        let mut tile: Tile<ROWS> = [[0.0; WIDTH]; ROWS];
-        let mut sums: Tile<ROWS> = [[0.0; WIDTH]; ROWS];
-        let (mut scores, mut rescale) = ([[0.0; KEYS]; ROWS], [1.0; ROWS]);
         let mut of_tile = [Masks::<KEYS>::NONE; ROWS];
-        let of_tile = &mut of_tile[..masks];
+        // Heads that share a mask look at it once.
+        let one_mask = self.mask.as_ref().is_none_or(|mask| mask.shape[2] == 1);
         let (width, columns) = (self.k.shape[0], self.v.shape[0]);
-        let load_queries = |queries: &[Query], start: usize, len: usize, tile: &mut Tile<ROWS>| {
-            for (query, tile) in queries.iter().zip(tile) {
-                q.row([query.token, query.head, query.batch]).load(level, start, &mut tile[..len]);
-            }
-        };
         if width <= WIDTH {
-            load_queries(queries, 0, width, &mut tile);
+            states.iter_mut().flatten().for_each(|of| self.load_queries(level, bases, of, (0, width)));
         }
         for window in (0..columns).step_by(WIDTH) {
             let len = (columns - window).min(WIDTH);
             if window > 0 {
-                sums = [[0.0; WIDTH]; ROWS];
-                queries.iter_mut().for_each(|query| (query.max, query.sum) = (f32::NEG_INFINITY, 0.0));
+                for of in states.iter_mut().flatten() {
+                    of.sums.fill([0.0; WIDTH]);
+                    of.queries.iter_mut().for_each(|query| (query.max, query.sum) = (f32::NEG_INFINITY, 0.0));
+                }
             }
             for first in keys.clone().step_by(KEYS) {
                 let n_keys = (keys.end - first).min(KEYS);
-                level.vectorize(
-                    #[inline(always)]
-                    || {
-                        for (masks, row) in of_tile.iter_mut().zip(mask_rows) {
-                            masks.load(level, row.as_ref(), first, n_keys);
-                        }
-                    },
-                );
-                if of_tile.iter().all(|masks| masks.is_out) {
-                    continue;
-                }
-                scores[..count].fill([0.0; KEYS]);
-                for start in (0..width).step_by(WIDTH) {
-                    let len = (width - start).min(WIDTH);
-                    if width > WIDTH {
-                        load_queries(queries, start, len, &mut tile);
+                for (index, of) in states.iter_mut().flatten().enumerate() {
+                    let of_tile = &mut of_tile[..of.masks];
+                    if index == 0 || !one_mask {
+                        level.vectorize(
+                            #[inline(always)]
+                            || {
+                                for (masks, row) in of_tile.iter_mut().zip(&of.mask_rows) {
+                                    masks.load(level, row.as_ref(), first, n_keys);
+                                }
+                            },
+                        );
                     }
-                    k.with(
-                        level,
-                        (first, n_keys),
-                        (start, len),
-                        decoded,
-                        #[inline(always)]
-                        |rows| score(level, rows, len, &tile[..count], &mut scores[..count]),
-                    );
-                }
-                level.vectorize(
-                    #[inline(always)]
-                    || {
-                        for ((query, scores), rescale) in queries.iter_mut().zip(&mut scores).zip(&mut rescale) {
-                            let masks = &of_tile[query.mask];
-                            *rescale = query.take_in(level, scores, masks, (self.scale, self.softcap));
-                        }
-                    },
-                );
-                let weights = (&scores, &rescale);
-                if of_tile.iter().any(|masks| masks.any_out) {
-                    let v = (&v, &mut *decoded);
-                    self.gather_seen(level, v, (first, window, len), of_tile, queries, weights, &mut sums);
-                } else {
-                    v.with(
-                        level,
-                        (first, n_keys),
-                        (window, len),
-                        decoded,
-                        #[inline(always)]
-                        |rows| gather(level, rows, len, (&scores[..count], 0, &rescale[..count]), &mut sums[..count]),
-                    );
+                    if !of_tile.iter().all(|masks| masks.is_out) {
+                        self.take_in_keys(level, bases, of, (first, n_keys), (window, len), (of_tile, decoded));
+                    }
                 }
             }
-            let gathered = Gathered { queries, sums: sums.as_flattened(), stride: WIDTH, start: window, len };
-            self.keep(level, bases, part, &gathered);
+            for of in states.iter().flatten() {
+                let queries = &of.queries[..self.cut.rows];
+                let gathered = Gathered { queries, sums: of.sums.as_flattened(), stride: WIDTH, start: window, len };
+                self.keep(level, bases, part, &gathered);
+            }
         }
+    }
+
+    /// A tile of keys and values meets the queries of its plane.
+    fn take_in_keys<L: Level>(
+        &self,
+        level: L,
+        bases: Bases<'_>,
+        of: &mut OfPlane<'_>,
+        (first, n_keys): (usize, usize),
+        (window, len): (usize, usize),
+        (masks, decoded): (&[Masks<KEYS>], &mut [Line]),
+    ) {
+        let (count, width) = (self.cut.rows, self.k.shape[0]);
+        let (mut scores, mut rescale) = ([[0.0; KEYS]; ROWS], [1.0; ROWS]);
+        for start in (0..width).step_by(WIDTH) {
+            let len = (width - start).min(WIDTH);
+            if width > WIDTH {
+                self.load_queries(level, bases, of, (start, len));
+            }
+            let tile = &*of.tile;
+            of.keys.with(
+                level,
+                (first, n_keys),
+                (start, len),
+                decoded,
+                #[inline(always)]
+                |rows| score(level, rows, len, tile, &mut scores[..count]),
+            );
+        }
+        let queries = &mut of.queries[..count];
+        level.vectorize(
+            #[inline(always)]
+            || {
+                for ((query, scores), rescale) in queries.iter_mut().zip(&mut scores).zip(&mut rescale) {
+                    *rescale = query.take_in(level, scores, &masks[query.mask], (self.scale, self.softcap));
+                }
+            },
+        );
+        if masks.iter().any(|masks| masks.any_out) {
+            let (values, sums) = ((&of.values, decoded), &mut *of.sums);
+            return self.gather_seen(level, values, (first, window, len), masks, queries, (&scores, &rescale), sums);
+        }
+        let sums = &mut *of.sums;
+        of.values.with(
+            level,
+            (first, n_keys),
+            (window, len),
+            decoded,
+            #[inline(always)]
+            |rows| gather(level, rows, len, (&scores[..count], 0, &rescale[..count]), sums),
+        );
     }
 
     /// Weighted sums where some keys are taken out: their values may be anything, so they are not touched. What is seen mostly lies
@@ -209,12 +280,12 @@ impl FlashAttn {
     fn gather_seen<L: Level>(
         &self,
         level: L,
-        (v, decoded): (&Source<'_>, &mut [[f32; WIDTH]]),
+        (v, decoded): (&Source<'_>, &mut [Line]),
         (first, window, len): (usize, usize, usize),
         masks: &[Masks<KEYS>],
         queries: &[Query],
         (weights, rescale): (&[[f32; KEYS]; ROWS], &[f32; ROWS]),
-        sums: &mut Tile<ROWS>,
+        sums: &mut [Line],
     ) {
         for (index, masks) in masks.iter().enumerate() {
             // Queries that see the same keys stand side by side.

@@ -25,6 +25,9 @@ use crate::{
 /// Columns of values that are gathered at a time; scores are computed again for further ones.
 const COLUMNS: usize = TILE;
 
+/// Elements of a result that are written together.
+const PIECE: usize = 64;
+
 /// Means of values, weighted by the softmax of scores.
 #[derive(Debug)]
 pub(crate) struct FlashAttn {
@@ -254,9 +257,7 @@ impl FlashAttn {
         }
         if self.cut.few {
             let first = unit * self.cut.planes_per_chunk;
-            for plane in first..first + self.cut.planes_per_chunk {
-                self.few(level, bases, plane, part);
-            }
+            self.few(level, bases, first..first + self.cut.planes_per_chunk, part);
         } else {
             self.block(level, bases, unit / self.cut.blocks, unit % self.cut.blocks, part);
         }
@@ -346,12 +347,14 @@ impl FlashAttn {
                     let out = bases.tensor(&self.out);
                     // SAFETY: the row belongs to this chunk.
                     let out = unsafe { out.row_mut([query.head, query.token, query.batch]) };
-                    let mut tile = [0.0; COLUMNS];
-                    // A row without weights is zeros, whatever the values are.
-                    if query.sum != 0.0 {
-                        tile[..sums.len()].iter_mut().zip(sums).for_each(|(v, sum)| *v = sum * scale);
+                    for (start, sums) in (gathered.start..).step_by(PIECE).zip(sums.chunks(PIECE)) {
+                        let mut piece = [0.0; PIECE];
+                        // A row without weights is zeros, whatever the values are.
+                        if query.sum != 0.0 {
+                            piece[..sums.len()].iter_mut().zip(sums).for_each(|(v, sum)| *v = sum * scale);
+                        }
+                        out.store(level, start, &piece[..sums.len()]);
                     }
-                    out.store(level, gathered.start, &tile[..sums.len()]);
                 }
             }
         }

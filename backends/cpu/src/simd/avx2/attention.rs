@@ -15,16 +15,39 @@ pub(super) const F16: u8 = 1;
 /// Keys whose scores are computed together.
 const KEYS: usize = 4;
 
-/// How many rows ahead are fetched: rows of a head lie between those of others, too far apart for the hardware's own prefetching.
-const ROWS_AHEAD: usize = 32;
+/// How far ahead rows are fetched into the second cache; [`KEYS`] rows ahead they are fetched from there into the first. Rows of a head lie
+/// between those of others, too far apart for the hardware's own prefetching. On a Zen 4 server, 2048 tokens back, one thread reads the
+/// cache of a model with three such heads four times as fast as with rows that each head fetches into the first cache for itself.
+const AHEAD_BYTES: usize = 8192;
 
-/// Asks for `bytes` bytes of the row that comes up behind this one.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn fetch_ahead(row: *const u8, stride_bytes: usize, bytes: usize) {
-    for line in (0..bytes).step_by(64) {
+/// Asks for what comes up behind a row.
+#[derive(Clone, Copy)]
+struct Ahead {
+    /// From a row to one that is far behind.
+    far: usize,
+    /// From a row to one that is near.
+    near: usize,
+    fetch_bytes: usize,
+}
+
+impl Ahead {
+    fn of(rows: PlainRows<'_>) -> Self {
+        let near = KEYS * rows.stride_bytes;
+        let far = (AHEAD_BYTES / rows.stride_bytes.max(1) * rows.stride_bytes).max(near);
+        Self { far, near, fetch_bytes: rows.fetch_bytes }
+    }
+
+    /// Of the row itself, so many bytes are read next.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn fetch(self, row: *const u8, bytes: usize) {
         // Prefetching reads nothing: an address outside of memory is ignored.
-        _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(ROWS_AHEAD * stride_bytes + line).cast());
+        for line in (0..self.fetch_bytes).step_by(64) {
+            _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(self.far + line).cast());
+        }
+        for line in (0..bytes).step_by(64) {
+            _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(self.near + line).cast());
+        }
     }
 }
 
@@ -96,14 +119,14 @@ pub(super) unsafe fn scores<const N: usize, const W: u8>(
     queries: [*const f32; N],
     scores: [*mut f32; N],
 ) {
-    let count = of.count;
+    let (count, ahead) = (of.count, Ahead::of(of));
     for first in (0..count).step_by(KEYS) {
         let mut rows = [core::ptr::null(); KEYS];
         for (offset, pointer) in rows.iter_mut().enumerate() {
             // Beyond the last row its scores are computed again.
             *pointer = of.bytes.as_ptr().wrapping_add((first + offset).min(count - 1) * of.stride_bytes);
             if W == F16 {
-                fetch_ahead(*pointer, of.stride_bytes, 2 * k);
+                ahead.fetch(*pointer, 2 * k);
             }
         }
         let mut sums = [[_mm256_setzero_ps(); KEYS]; N];
@@ -136,25 +159,26 @@ pub(super) unsafe fn scores<const N: usize, const W: u8>(
     }
 }
 
-/// Columns `start..start + 8 · C` of [`weighted`].
+/// Columns `start..start + 8 · C` of [`weighted`], of `width` altogether.
 ///
 /// # Safety
 /// As for [`weighted`], and the columns must exist.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn weighted_columns<const N: usize, const C: usize, const W: u8>(
-    start: usize,
+    (start, width): (usize, usize),
     of: PlainRows<'_>,
     weights: [*const f32; N],
     rescale: [f32; N],
     sums: [*mut f32; N],
 ) {
+    let ahead = Ahead::of(of);
     // By columns: those of a value meet all weights.
     let mut added = [[_mm256_setzero_ps(); N]; C];
     for j in 0..of.count {
         let row = of.bytes.as_ptr().wrapping_add(j * of.stride_bytes);
-        if W == F16 && C > 1 {
-            fetch_ahead(row.wrapping_add(2 * start), of.stride_bytes, 16 * C);
+        if W == F16 && start == 0 {
+            ahead.fetch(row, 2 * width);
         }
         let mut weight = [_mm256_setzero_ps(); N];
         for n in 0..N {
@@ -199,22 +223,22 @@ pub(super) unsafe fn weighted<const N: usize, const W: u8>(
     // As many sums as registers hold beside weights and values.
     while start + 24 <= width && N == 3 {
         // SAFETY: the caller promises the columns.
-        unsafe { weighted_columns::<N, 3, W>(start, of, weights, rescale, sums) };
+        unsafe { weighted_columns::<N, 3, W>((start, width), of, weights, rescale, sums) };
         start += 24;
     }
     while start + 32 <= width && N < 3 {
         // SAFETY: the caller promises the columns.
-        unsafe { weighted_columns::<N, 4, W>(start, of, weights, rescale, sums) };
+        unsafe { weighted_columns::<N, 4, W>((start, width), of, weights, rescale, sums) };
         start += 32;
     }
     while start + 16 <= width {
         // SAFETY: as above.
-        unsafe { weighted_columns::<N, 2, W>(start, of, weights, rescale, sums) };
+        unsafe { weighted_columns::<N, 2, W>((start, width), of, weights, rescale, sums) };
         start += 16;
     }
     while start < width {
         // SAFETY: as above.
-        unsafe { weighted_columns::<N, 1, W>(start, of, weights, rescale, sums) };
+        unsafe { weighted_columns::<N, 1, W>((start, width), of, weights, rescale, sums) };
         start += 8;
     }
 }

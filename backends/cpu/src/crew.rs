@@ -34,7 +34,7 @@ const LATE: Duration = Duration::from_micros(500);
 /// How many times as long as it waited the caller then works alone.
 const ALONE: u32 = 32;
 
-/// For how long at most after the first wait; twice as long after each that soon follows, up to the longest.
+/// For how long at most after the first wait; four times as long after each that soon follows, up to the longest.
 const FIRST_ALONE: Duration = Duration::from_millis(64);
 const LONGEST_ALONE: Duration = Duration::from_millis(1024);
 
@@ -121,7 +121,7 @@ impl Crew {
         };
         let alone = nanoseconds(waited.saturating_mul(ALONE)).min(longest);
         let until = now.saturating_add(alone);
-        self.longest_alone.store((longest * 2).min(nanoseconds(LONGEST_ALONE)), Ordering::Relaxed);
+        self.longest_alone.store((longest * 4).min(nanoseconds(LONGEST_ALONE)), Ordering::Relaxed);
         self.row_until.store(until.saturating_add(alone), Ordering::Relaxed);
         self.rests_until.fetch_max(until, Ordering::Relaxed);
     }

@@ -6,12 +6,12 @@
 //!
 //! Where more threads want to run than there are cores, a helper loses its core now and then, for milliseconds, and mostly inside a chunk
 //! that the caller then waits for. No wait can be shorter than that, so there are few of them: after each the caller works alone for many
-//! times as long as it has waited, for longer each time that helpers come back late. That bounds what helpers can cost, whatever else the
-//! machine is doing, and lets a single hiccup be over soon.
+//! times as long as it has waited, but not for long after a first wait, and for longer the more of them come in a row ([`Lateness`]). A single
+//! hiccup is soon over, and a core that is wanted all the time costs some hundredths.
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -34,9 +34,38 @@ const LATE: Duration = Duration::from_micros(500);
 /// How many times as long as it waited the caller then works alone.
 const ALONE: u32 = 32;
 
-/// For how long at most after the first wait; four times as long after each that soon follows, up to the longest.
+/// For how long at most after a first wait; four times as long each time that this was too short, up to the longest.
 const FIRST_ALONE: Duration = Duration::from_millis(64);
 const LONGEST_ALONE: Duration = Duration::from_millis(1024);
+
+/// What waits for helpers have come to. Times are nanoseconds from the start of the crew.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lateness {
+    /// When the last of them was over.
+    noted: u64,
+    /// Until when another one belongs to the same row.
+    row_until: u64,
+    /// For how long the caller works alone at most.
+    longest: u64,
+}
+
+impl Lateness {
+    /// Notes a wait that is over now; until when the caller works alone.
+    fn note(&mut self, now: u64, waited: Duration) -> u64 {
+        let (first, most) = (nanoseconds(FIRST_ALONE), nanoseconds(LONGEST_ALONE));
+        let began = now.saturating_sub(nanoseconds(waited));
+        let wanted = nanoseconds(waited.saturating_mul(ALONE)).min(most);
+        if began >= self.row_until {
+            self.longest = first;
+        } else if began >= self.noted && wanted > self.longest {
+            // What began before the last wait was over is the same hiccup, seen by somebody else.
+            self.longest = (self.longest * 4).min(most);
+        }
+        let until = now.saturating_add(wanted.min(self.longest));
+        *self = Self { noted: now, row_until: self.row_until.max(until.saturating_add(wanted)), ..*self };
+        until
+    }
+}
 
 /// Who can be asked for help.
 pub(crate) struct Crew {
@@ -45,10 +74,7 @@ pub(crate) struct Crew {
     start: Instant,
     /// Until when helpers are left alone; 0 for no time.
     rests_until: AtomicU64,
-    /// Until when a wait counts as one of a row.
-    row_until: AtomicU64,
-    /// The longest rest after the next wait of the row.
-    longest_alone: AtomicU64,
+    lateness: Mutex<Lateness>,
 }
 
 enum Members {
@@ -78,8 +104,7 @@ impl Crew {
     }
 
     fn of(members: Members) -> Self {
-        let time = || AtomicU64::new(0);
-        Self { members, start: Instant::now(), rests_until: time(), row_until: time(), longest_alone: time() }
+        Self { members, start: Instant::now(), rests_until: AtomicU64::new(0), lateness: Mutex::default() }
     }
 
     /// How many helpers there can be.
@@ -112,18 +137,9 @@ impl Crew {
         if waited < LATE {
             return;
         }
-        // Callers that wait at the same time may overwrite each other's figures: any of them is a fair guess.
-        let now = self.now();
-        let longest = if now < self.row_until.load(Ordering::Relaxed) {
-            self.longest_alone.load(Ordering::Relaxed)
-        } else {
-            nanoseconds(FIRST_ALONE)
-        };
-        let alone = nanoseconds(waited.saturating_mul(ALONE)).min(longest);
-        let until = now.saturating_add(alone);
-        self.longest_alone.store((longest * 4).min(nanoseconds(LONGEST_ALONE)), Ordering::Relaxed);
-        self.row_until.store(until.saturating_add(alone), Ordering::Relaxed);
-        self.rests_until.fetch_max(until, Ordering::Relaxed);
+        // Figures are good at any time, so a panic elsewhere cannot have spoilt them.
+        let mut lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
+        self.rests_until.fetch_max(lateness.note(self.now(), waited), Ordering::Relaxed);
     }
 
     /// Asks for help with a run whose gate is open.
@@ -184,5 +200,54 @@ impl Drop for OwnThreads {
             // Helpers catch panics of kernels; there is nothing left to report.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// The share of a minute that is lost by waits of one length, each of which begins so long after the last rest.
+    fn lost(wait_ms: u64, gap_ms: u64) -> f64 {
+        let (mut lateness, mut now, mut waited) = (Lateness::default(), 0, 0);
+        while now < 60_000 * MS {
+            now += (gap_ms + wait_ms) * MS;
+            waited += wait_ms * MS;
+            now = lateness.note(now, Duration::from_millis(wait_ms));
+        }
+        waited as f64 / now as f64
+    }
+
+    #[test]
+    fn late_helpers_cost_little_however_late_they_are() {
+        for (wait_ms, gap_ms, most) in [
+            (1, 0, 0.032),
+            (4, 1, 0.032),
+            (4, 100, 0.032),
+            (20, 50, 0.032),
+            (40, 30, 0.04),
+            (70, 1, 0.07),
+            (200, 1, 0.17),
+        ] {
+            let lost = lost(wait_ms, gap_ms);
+            assert!(lost <= most, "waits of {wait_ms} ms, {gap_ms} ms after each rest: {lost}");
+        }
+    }
+
+    #[test]
+    fn a_hiccup_is_soon_over_and_counts_once() {
+        let mut lateness = Lateness::default();
+        let until = lateness.note(1000 * MS, Duration::from_millis(100));
+        assert_eq!(until, 1064 * MS);
+        // Another caller waited for the same helper.
+        assert_eq!(lateness.note(1001 * MS, Duration::from_millis(90)), 1065 * MS);
+        // Short waits rest shortly, and do not make later ones longer.
+        let mut lateness = Lateness::default();
+        for at in 0..20 {
+            assert_eq!(lateness.note(at * 20 * MS + 500 * MS, Duration::from_millis(1)), at * 20 * MS + 532 * MS);
+        }
+        assert_eq!(lateness.note(10_000 * MS, Duration::from_millis(100)), 10_064 * MS);
     }
 }

@@ -103,6 +103,7 @@ pub(crate) fn speeds(
             };
             side.prepare(short)?;
             side.run(short)?;
+            std::thread::sleep(SETTLE);
         }
     }
     for _ in 0..wishes.rounds_of(weights) {

@@ -69,7 +69,7 @@ pub(crate) struct MatVec {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowCut {
     rows: usize,
-    /// Rows of a plane that stay together; whole tiles.
+    /// Rows of a plane that stay together; whole sides.
     together: usize,
     /// Neighbouring chunks that are claimed at once.
     chunks_together: usize,

@@ -394,9 +394,6 @@ pub(crate) struct PlainRows<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) stride_bytes: usize,
     pub(crate) count: usize,
-    /// Bytes from where a row begins that are fetched ahead of time: its own, or those of neighbours too, which are wanted next. 0 where
-    /// that is somebody else's.
-    pub(crate) fetch_bytes: usize,
 }
 
 impl PlainRows<'_> {

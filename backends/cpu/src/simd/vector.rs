@@ -70,6 +70,7 @@ impl<'a> WeightRows<'a> {
         // Then no row ends behind the last one.
         assert!(S == 1 || blocks == 0 || self.stride_bytes >= block_bytes);
         if let Some(last) = rows.checked_sub(1) {
+            assert!(last.checked_mul(self.stride_bytes).is_some());
             self.row::<S>(last, blocks, block_bytes);
         }
     }

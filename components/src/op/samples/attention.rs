@@ -61,7 +61,11 @@ pub(crate) fn flash_attn_ext() -> Vec<Sample> {
         sample(plain.clone(), &[[7, 2, 2, 1], [7, 0, 1, 1], [5, 0, 1, 1]]),
         sample(plain.clone(), &[[0, 2, 2, 1], [0, 3, 1, 1], [5, 3, 1, 1]]),
         sample(all.clone(), &[[7, 3, 6, 2], [7, 19, 2, 2], [5, 19, 2, 2], [19, 4, 3, 1], [6, 1, 1, 1]]),
-        sample(plain, &[[7, 3, 6, 2], [7, 19, 2, 1], [5, 19, 2, 1], [19, 3, 2, 1]]),
+        sample(plain.clone(), &[[7, 3, 6, 2], [7, 19, 2, 1], [5, 19, 2, 1], [19, 3, 2, 1]]),
+        // Few queries of many heads, alone, with a mask a head, and with rows that are looked at in several pieces.
+        sample(plain.clone(), &[[7, 1, 12, 1], [7, 40, 6, 1], [5, 40, 6, 1]]),
+        sample(all.clone(), &[[7, 1, 10, 2], [7, 40, 5, 1], [5, 40, 5, 1], [40, 1, 10, 2], [10, 1, 1, 1]]),
+        sample(plain, &[[200, 1, 6, 1], [200, 40, 3, 1], [200, 40, 3, 1], [40, 1, 2, 1]]),
         // Rows of whole blocks, of every block type.
         sample(all, &[[256, 2, 2, 1], [256, 5, 1, 1], [256, 5, 1, 1], [5, 2, 1, 1], [2, 1, 1, 1]]),
         sample(

@@ -30,10 +30,14 @@ struct Source<'a> {
     in_place: bool,
 }
 
+/// Whether rows can be read where they lie.
+fn is_read_in_place(place: &Place) -> bool {
+    place.dtype == DType::F16 && place.is_row_packed()
+}
+
 impl<'a> Source<'a> {
     fn new(tensor: Tensor<'a>, plane: [usize; 2]) -> Self {
-        let place = tensor.place();
-        Self { tensor, plane, in_place: place.dtype == DType::F16 && place.is_row_packed() }
+        Self { tensor, plane, in_place: is_read_in_place(tensor.place()) }
     }
 
     /// Calls `f` with columns of `count` rows from `first` on.
@@ -50,7 +54,7 @@ impl<'a> Source<'a> {
             let at = [first, self.plane[0], self.plane[1]];
             // SAFETY: no step writes an operand while it runs, and the result lies elsewhere.
             let (bytes, stride_bytes) = unsafe { self.tensor.rows_bytes(at, count, start..start + len) };
-            f(PlainRows { halves: true, bytes, stride_bytes, count, fetch_bytes: 2 * len });
+            f(PlainRows { halves: true, bytes, stride_bytes, count });
         } else {
             level.vectorize(
                 #[inline(always)]
@@ -62,7 +66,7 @@ impl<'a> Source<'a> {
                 },
             );
             let bytes = bytemuck::cast_slice(decoded.as_flattened());
-            f(PlainRows { halves: false, bytes, stride_bytes: WIDTH * 4, count, fetch_bytes: 0 });
+            f(PlainRows { halves: false, bytes, stride_bytes: WIDTH * 4, count });
         }
     }
 }
@@ -128,9 +132,8 @@ struct OfPlane<'a> {
 impl FlashAttn {
     /// All queries of some planes, over a part of the keys.
     pub(super) fn few<L: Level>(&self, level: L, bases: Bases<'_>, planes: Range<usize>, part: usize) {
-        let place = |tensor: &Place| tensor.dtype == DType::F16 && tensor.is_row_packed();
         let mut decoded: [Line; KEYS];
-        let decoded = if place(&self.k) && place(&self.v) {
+        let decoded = if is_read_in_place(&self.k) && is_read_in_place(&self.v) {
             &mut [][..]
         } else {
             decoded = [[0.0; WIDTH]; KEYS];

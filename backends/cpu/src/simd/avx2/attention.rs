@@ -15,38 +15,36 @@ pub(super) const F16: u8 = 1;
 /// Keys whose scores are computed together.
 const KEYS: usize = 4;
 
-/// How far ahead rows are fetched into the second cache; [`KEYS`] rows ahead they are fetched from there into the first. Rows of a head lie
-/// between those of others, too far apart for the hardware's own prefetching. On a Zen 4 server, 2048 tokens back, one thread reads the
-/// cache of a model with three such heads four times as fast as with rows that each head fetches into the first cache for itself.
-const AHEAD_BYTES: usize = 8192;
+/// How far ahead rows are fetched into the second cache: so many bytes, or so many rows where these are long. Rows of a head lie between
+/// those of others, too far apart for the hardware's own prefetching. On a Zen 4 server one thread, 2048 tokens into a conversation, writes a
+/// token of SmolLM2-135M (`q4_1`) in 12.1 ms instead of the 15.4 ms that it takes if all is fetched into the first cache, 32 rows ahead.
+const FAR_BYTES: usize = 8192;
+const FAR_ROWS: usize = 16;
 
-/// Asks for what comes up behind a row.
+/// How many rows ahead they are fetched from there into the first.
+const NEAR_ROWS: usize = 4;
+
+/// From a row to those behind it that are asked for now.
 #[derive(Clone, Copy)]
 struct Ahead {
-    /// From a row to one that is far behind.
     far: usize,
-    /// From a row to one that is near.
     near: usize,
-    fetch_bytes: usize,
 }
 
 impl Ahead {
     fn of(rows: PlainRows<'_>) -> Self {
-        let near = KEYS * rows.stride_bytes;
-        let far = (AHEAD_BYTES / rows.stride_bytes.max(1) * rows.stride_bytes).max(near);
-        Self { far, near, fetch_bytes: rows.fetch_bytes }
+        let far_rows = (FAR_BYTES / rows.stride_bytes.max(1)).max(FAR_ROWS);
+        Self { far: far_rows.saturating_mul(rows.stride_bytes), near: NEAR_ROWS.saturating_mul(rows.stride_bytes) }
     }
 
-    /// Of the row itself, so many bytes are read next.
+    /// Asks for as many bytes of these rows as are read of this one.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn fetch(self, row: *const u8, bytes: usize) {
-        // Prefetching reads nothing: an address outside of memory is ignored.
-        for line in (0..self.fetch_bytes).step_by(64) {
-            _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(self.far + line).cast());
-        }
         for line in (0..bytes).step_by(64) {
-            _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(self.near + line).cast());
+            // Prefetching reads nothing: an address outside of memory is ignored.
+            _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(self.far).wrapping_add(line).cast());
+            _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(self.near).wrapping_add(line).cast());
         }
     }
 }

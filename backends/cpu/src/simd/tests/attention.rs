@@ -25,7 +25,7 @@ pub(super) fn check_attention<L: Level>(level: L) {
     for halves in [false, true] {
         for (count, k) in [(1, 1), (3, 7), (4, 8), (5, 64), (32, 80), (31, 33), (7, 128)] {
             let (bytes, stride_bytes, values) = spread_rows(halves, count, k);
-            let rows = PlainRows { halves, bytes: &bytes, stride_bytes, count, fetch_bytes: stride_bytes };
+            let rows = PlainRows { halves, bytes: &bytes, stride_bytes, count };
             let queries: [Vec<f32>; 3] = std::array::from_fn(|n| noise(n as u32 + 7, k));
             let mut scores = [vec![0.5; count], vec![0.5; count], vec![0.5; count + 1]];
             let [a, b, c] = &mut scores;

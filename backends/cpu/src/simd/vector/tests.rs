@@ -36,7 +36,8 @@ impl Vector {
 }
 
 fn products<const S: usize>(level: impl Level, dtype: DType, k: usize, w: WeightRows<'_>, x: &[u8], out: &mut [f32]) {
-    let fetch = Fetch::Keep;
+    // Rows alone are fetched past the caches, which no bit may show.
+    let fetch = if out.len() == 1 { Fetch::Pass } else { Fetch::Keep };
     match dtype {
         DType::F32 => level.vector_f32(k, w, x, out),
         DType::F16 => level.vector_f16(k, w, x, out),

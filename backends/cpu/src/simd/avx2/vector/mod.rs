@@ -25,8 +25,8 @@ pub(crate) trait Stream {
     /// ([`super::super::Fetch::Pass`]), or else into them.
     ///
     /// # Safety
-    /// `w` must point to a row of `k` weights whose blocks are each `S` blocks behind the last, `x` to `k` activations in the layout of
-    /// [`crate::simd::vector`], and the CPU must have AVX2, FMA and F16C.
+    /// `w` must point to a row of `k` weights whose blocks are each `S` blocks behind the last, with readable memory in between, `x` to `k`
+    /// activations in the layout of [`crate::simd::vector`], and the CPU must have AVX2, FMA and F16C.
     unsafe fn row<const S: usize, const PASS: bool>(w: *const u8, k: usize, x: *const u8) -> __m256;
 }
 

@@ -63,14 +63,15 @@ unsafe fn first_words(blocks: [*const u8; QUAD]) -> __m128i {
 /// the lane where it is wanted.
 ///
 /// # Safety
-/// The blocks must be `A C B D`, each behind the one before in the order of the alphabet.
+/// They must be `A C B D`, each at least a block behind the one before it in the alphabet, and all memory from the first to the end of the
+/// last must be readable.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn first_words_of_quad<B: Small>(blocks: [*const u8; QUAD]) -> __m128i {
-    // Then the 20 bytes before `B` and `D`, and 32 bytes of `A`, lie in the row.
+    // Then 16 bytes before `B` and 20 before `D` are not before `A`, and 32 bytes from `A`, or from 4 before `C`, are not behind `D`.
     const { assert!(B::BYTES >= 16) };
     let [a, c, b, d] = blocks;
-    // SAFETY: blocks that precede others are read beyond their ends, and others before their beginnings, which lies in the same row.
+    // SAFETY: the caller promises what lies between the first block and the end of the last.
     let [a, c, b, d] = unsafe {
         [
             _mm256_loadu_si256(a.cast()),
@@ -312,7 +313,8 @@ small! {
     Mxfp4, Quants::Biased(12), |a, b| looked_up::<1>(a, b, &BOOK_MXFP4), heads powers_of_two;
 }
 
-/// Half the powers of two that exponent bytes stand for: [`power_of_two_half`](entensor_components::codec::power_of_two_half) of four, the lowest of these words.
+/// Half the powers of two that exponent bytes stand for: [`power_of_two_half`](entensor_components::codec::power_of_two_half) of the lowest bytes of
+/// four words.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn powers_of_two(words: __m128i) -> __m256 {

@@ -7,7 +7,7 @@
 //! Where more threads want to run than there are cores, a helper loses its core now and then, for milliseconds, and mostly inside a chunk
 //! that the caller then waits for. No wait can be shorter than that, so there are few of them: after each the caller works alone for many
 //! times as long as it has waited, but not for long after a first wait, and for longer the more of them come in a row ([`Lateness`]). A single
-//! hiccup is soon over, and a core that is wanted all the time costs some hundredths.
+//! hiccup is soon over, and waiting for a core that others want all the time costs some hundredths.
 
 use std::{
     sync::{

@@ -6,23 +6,21 @@
 use crate::simd::Level;
 
 // ln 2 in two parts; the first has few enough bits that a small integer times it is exact.
-const LN_2_HIGH: f32 = 355.0 / 512.0;
-const LN_2_LOW: f32 = -2.121_944_4e-4;
+pub(crate) const LN_2_HIGH: f32 = 355.0 / 512.0;
+pub(crate) const LN_2_LOW: f32 = -2.121_944_4e-4;
 
 /// `x = n·ln 2 + r` with |r| ≤ ln 2 / 2; gives n and `e^r - 1`, by a Taylor polynomial whose first left-out term is below
 /// 1e-8. For |x| up to a few hundred.
 #[inline(always)]
 fn reduced_exp_m1(x: f32) -> (i32, f32) {
-    // Adding 1.5 · 2^23 leaves the nearest integer in the low bits of the mantissa.
-    const ROUND: f32 = 12_582_912.0;
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
+    let shifted = x * std::f32::consts::LOG2_E + EXP_ROUND;
+    let n = shifted - EXP_ROUND;
     let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
     let mut p = 1.0 / 5040.0;
     for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5] {
         p = p * r + coefficient;
     }
-    (shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed(), p * r * r + r)
+    (shifted.to_bits().wrapping_sub(EXP_ROUND.to_bits()).cast_signed(), p * r * r + r)
 }
 
 /// 2^n for exponents of normal floats; anything for others.
@@ -43,20 +41,29 @@ pub(crate) fn exp(x: f32) -> f32 {
     (m1 + 1.0) * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
+/// Adding it leaves the nearest integer in the low bits of the mantissa: 1.5 · 2^23.
+pub(crate) const EXP_ROUND: f32 = 12_582_912.0;
+
+/// Below, exponentials of numbers up to 0 are all alike.
+pub(crate) const EXP_LEAST: f32 = -87.0;
+
+/// The Taylor polynomial of `e^r`, the highest power first.
+pub(crate) const EXP_BELOW_ZERO: [f32; 8] =
+    [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
+
 /// `e^x` for x up to 0, within 2 units in the last place down to -87; below, something under 2e-38, and 0 for minus infinity.
 #[inline(always)]
 pub(crate) fn exp_below_zero<L: Level>(level: L, x: f32) -> f32 {
-    const ROUND: f32 = 12_582_912.0;
     // Comparing this way round keeps NaN.
-    let bounded = if x < -87.0 { -87.0 } else { x };
-    let shifted = level.mul_add(bounded, std::f32::consts::LOG2_E, ROUND);
-    let n = shifted - ROUND;
+    let bounded = if x < EXP_LEAST { EXP_LEAST } else { x };
+    let shifted = level.mul_add(bounded, std::f32::consts::LOG2_E, EXP_ROUND);
+    let n = shifted - EXP_ROUND;
     let r = level.mul_add(n, -LN_2_LOW, level.mul_add(n, -LN_2_HIGH, bounded));
-    let mut p = 1.0 / 5040.0;
-    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        p = level.mul_add(p, r, coefficient);
+    let mut p = EXP_BELOW_ZERO[0];
+    for coefficient in &EXP_BELOW_ZERO[1..] {
+        p = level.mul_add(p, r, *coefficient);
     }
-    let power = power_of_two(shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed());
+    let power = power_of_two(shifted.to_bits().wrapping_sub(EXP_ROUND.to_bits()).cast_signed());
     if x == f32::NEG_INFINITY { 0.0 } else { p * power }
 }
 

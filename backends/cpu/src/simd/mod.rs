@@ -22,7 +22,10 @@ use entensor_components::{
     codec::{self, BlockCodec},
 };
 
-use crate::kernels::{Activations, Map, Zip};
+use crate::{
+    kernels::{Activations, Map, Zip},
+    math::exp_below_zero,
+};
 
 /// Elements of a block of activations, and of what is unpacked of weights at a time.
 pub(crate) const BLOCK: usize = codec::PART;
@@ -325,6 +328,36 @@ pub(crate) trait Level: Copy + Send + Sync {
 
     /// Adds the products of rows of `k` elements with `N` queries to the scores: `scores[n][j] += rows[j] · queries[n]`.
     fn add_scores<const N: usize>(self, k: usize, rows: PlainRows<'_>, queries: [&[f32]; N], scores: [&mut [f32]; N]);
+
+    /// Multiplies scores by `scale` and adds their masks, multiplied by a slope; a mask of minus infinity makes any score minus infinity.
+    /// Gives the largest score, or `most` if none is larger, and passes NaN over.
+    #[inline(always)]
+    fn mask_scores(self, scores: &mut [f32], scale: f32, mask: Option<(&[f32], f32)>, most: f32) -> f32 {
+        for score in scores.iter_mut() {
+            *score *= scale;
+        }
+        if let Some((mask, slope)) = mask {
+            for (score, &mask) in scores.iter_mut().zip(mask) {
+                let out = mask == f32::NEG_INFINITY;
+                *score = if out { f32::NEG_INFINITY } else { *score + slope * mask };
+            }
+        }
+        scores.iter().fold(most, |most, &score| if score > most { score } else { most })
+    }
+
+    /// Turns scores into powers of e, relative to what is at least as large as any of them; gives their sum, added up in [`LANES`] partial
+    /// sums. There are whole vectors of scores.
+    #[inline(always)]
+    fn weigh_scores(self, scores: &mut [f32], reference: f32) -> f32 {
+        let mut sums = [0.0; LANES];
+        for scores in scores.as_chunks_mut::<LANES>().0 {
+            for (score, sum) in scores.iter_mut().zip(&mut sums) {
+                *score = exp_below_zero(self, *score - reference);
+                *sum += *score;
+            }
+        }
+        portable::sum_lanes(sums)
+    }
 
     /// Weighted sums of rows: `sums[n] = sums[n] · rescale[n] + Σ weights[n][j] · rows[j]`.
     fn add_weighted<const N: usize>(

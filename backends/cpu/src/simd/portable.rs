@@ -39,7 +39,7 @@ fn read_bf16(bytes: &[u8], index: usize) -> f32 {
 
 /// The sum of partial sums, pairwise.
 #[inline(always)]
-fn sum_lanes(mut lanes: [f32; LANES]) -> f32 {
+pub(super) fn sum_lanes(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {

@@ -3,7 +3,7 @@
 mod attention;
 mod panels;
 
-use attention::{check_attention, check_columns, check_q8_0};
+use attention::{check_attention, check_columns, check_q8_0, check_weights};
 use entensor_components::{DType, DTypeSet, codec};
 
 use panels::check_panels;
@@ -204,6 +204,7 @@ fn the_portable_level_computes_what_the_codecs_say() {
     check_f16(Portable);
     check_attention(Portable);
     check_columns(Portable);
+    check_weights(Portable);
     check_q8_0(Portable);
 }
 
@@ -218,6 +219,7 @@ fn avx2_computes_what_the_codecs_say() {
     check_f16(level);
     check_attention(level);
     check_columns(level);
+    check_weights(level);
     check_q8_0(level);
 }
 

@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use entensor_components::DType;
 
-use super::{FlashAttn, Gathered, Masks, Query, load_part};
+use super::{
+    FlashAttn, Gathered, load_part,
+    query::{Masks, Query, take_in},
+};
 use crate::{
     place::Place,
     simd::{Level, PlainRows},
@@ -197,7 +200,7 @@ impl FlashAttn {
             if window > 0 {
                 for of in states.iter_mut().flatten() {
                     of.sums.fill([0.0; WIDTH]);
-                    of.queries.iter_mut().for_each(|query| (query.max, query.sum) = (f32::NEG_INFINITY, 0.0));
+                    of.queries.iter_mut().for_each(Query::forget);
                 }
             }
             for first in keys.clone().step_by(KEYS) {
@@ -257,11 +260,7 @@ impl FlashAttn {
         let queries = &mut of.queries[..count];
         level.vectorize(
             #[inline(always)]
-            || {
-                for ((query, scores), rescale) in queries.iter_mut().zip(&mut scores).zip(&mut rescale) {
-                    *rescale = query.take_in(level, scores, &masks[query.mask], (self.scale, self.softcap));
-                }
-            },
+            || take_in(level, queries, &mut scores, masks, (self.scale, self.softcap), &mut rescale),
         );
         if masks.iter().any(|masks| masks.any_out) {
             let (values, sums) = ((&of.values, decoded), &mut *of.sums);

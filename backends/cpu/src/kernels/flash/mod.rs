@@ -10,13 +10,16 @@
 #![expect(unsafe_code, reason = "reads rows of operands in place, and writes the rows of its chunk")]
 
 mod few;
+mod query;
 mod tiles;
 
 use entensor_components::DType;
 
+use query::{Query, is_out, slope};
+
 use super::Grid;
 use crate::{
-    math::{exp, exp_below_zero, tanh},
+    math::exp,
     place::Place,
     simd::Level,
     tensor::{Bases, Row, TILE, work_row},
@@ -98,142 +101,6 @@ impl Cut {
 /// another line.
 pub(crate) fn partial_width(columns: usize) -> usize {
     columns.next_multiple_of(16) + 16
-}
-
-/// What ALiBi multiplies the mask of a head by.
-fn slope(max_bias: f32, head: usize, heads: usize) -> f32 {
-    if max_bias == 0.0 {
-        return 1.0;
-    }
-    let power = 1 << heads.ilog2();
-    let (steps, of) = if head < power { (head + 1, power) } else { (2 * (head - power) + 1, 2 * power) };
-    libm::exp2(-f64::from(max_bias) * steps as f64 / of as f64) as f32
-}
-
-/// Where a query stands, and what it has seen so far.
-#[derive(Clone, Copy)]
-struct Query {
-    token: usize,
-    head: usize,
-    batch: usize,
-    slope: f32,
-    /// Which of the masks of a tile is its own.
-    mask: usize,
-    /// The largest score so far. NaN is passed over here and comes back with the sum.
-    max: f32,
-    /// The weights so far, relative to that score.
-    sum: f64,
-}
-
-impl Query {
-    const NONE: Self = Self { token: 0, head: 0, batch: 0, slope: 1.0, mask: 0, max: f32::NEG_INFINITY, sum: 0.0 };
-
-    /// Turns the scores of a tile of keys into weights; gives what to multiply with what was gathered before. A mask of minus infinity takes
-    /// a key out, whatever its score is.
-    #[inline(always)]
-    fn take_in<L: Level, const K: usize>(
-        &mut self,
-        level: L,
-        scores: &mut [f32; K],
-        masks: &Masks<K>,
-        (scale, softcap): (f32, f32),
-    ) -> f32 {
-        for score in scores.iter_mut() {
-            *score *= scale;
-        }
-        if softcap != 0.0 {
-            for score in scores.iter_mut() {
-                *score = softcap * tanh(*score / softcap);
-            }
-        }
-        if !masks.is_zero {
-            for (score, &mask) in scores.iter_mut().zip(&masks.values) {
-                let out = mask == f32::NEG_INFINITY;
-                *score = if out { f32::NEG_INFINITY } else { *score + self.slope * mask };
-            }
-        }
-        let mut lanes = [f32::NEG_INFINITY; 8];
-        for eight in scores.as_chunks::<8>().0 {
-            for (lane, &score) in lanes.iter_mut().zip(eight) {
-                *lane = if score > *lane { score } else { *lane };
-            }
-        }
-        let max = lanes.into_iter().fold(self.max, |max, lane| if lane > max { lane } else { max });
-        // Anything finite will do where all scores are minus infinity.
-        let reference = if max == f32::NEG_INFINITY { 0.0 } else { max };
-        for score in scores.iter_mut() {
-            *score = exp_below_zero(level, *score - reference);
-        }
-        let mut sums = [0.0; 8];
-        for eight in scores.as_chunks::<8>().0 {
-            for (sum, weight) in sums.iter_mut().zip(eight) {
-                *sum += weight;
-            }
-        }
-        let mut width = 4;
-        while width > 0 {
-            for i in 0..width {
-                sums[i] += sums[i + width];
-            }
-            width /= 2;
-        }
-        let rescale = if max > self.max { exp(self.max - reference) } else { 1.0 };
-        self.sum = self.sum * f64::from(rescale) + f64::from(sums[0]);
-        self.max = max;
-        rescale
-    }
-}
-
-/// The masks of a tile of keys for one token.
-#[derive(Clone, Copy)]
-struct Masks<const K: usize> {
-    values: [f32; K],
-    /// Whether no key is taken out and nothing is added.
-    is_zero: bool,
-    /// Whether all keys are taken out.
-    is_out: bool,
-    /// Whether any key is taken out.
-    any_out: bool,
-}
-
-impl<const K: usize> Masks<K> {
-    const NONE: Self = Self { values: [0.0; K], is_zero: true, is_out: false, any_out: false };
-
-    /// The masks of `count` keys from `first` on; keys beyond them do not exist.
-    #[inline(always)]
-    fn load<L: Level>(&mut self, level: L, row: Option<&Row>, first: usize, count: usize) {
-        // SAFETY: no step writes an operand while it runs, and the result lies elsewhere.
-        let halves = row.and_then(|row| unsafe { row.halves(first, count) });
-        if halves.is_some_and(is_out) {
-            (self.is_zero, self.is_out, self.any_out) = (false, true, true);
-            self.values = [f32::NEG_INFINITY; K];
-            return;
-        }
-        match (row, halves) {
-            (_, Some(halves)) => level.decode_f16(halves, &mut self.values[..count]),
-            (Some(row), None) => row.load(level, first, &mut self.values[..count]),
-            (None, None) => self.values[..count].fill(0.0),
-        }
-        self.values[count..].fill(f32::NEG_INFINITY);
-        let (mut zeros, mut outs) = (0_u32, 0_u32);
-        for &mask in &self.values {
-            zeros += u32::from(mask == 0.0);
-            outs += u32::from(mask == f32::NEG_INFINITY);
-        }
-        self.is_zero = zeros as usize == K;
-        self.is_out = outs as usize == K;
-        self.any_out = outs > 0;
-    }
-}
-
-/// Whether f16 are all minus infinity.
-#[inline(always)]
-fn is_out(halves: &[u8]) -> bool {
-    let mut others = 0;
-    for half in halves.as_chunks::<2>().0 {
-        others |= u16::from_le_bytes(*half) ^ 0xfc00;
-    }
-    others == 0
 }
 
 /// The running state of a block of queries at the end of a part of the keys.
@@ -461,17 +328,6 @@ impl FlashMerge {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn slopes_are_those_of_the_paper() {
-        let eight: Vec<f32> = (0..8).map(|head| slope(8.0, head, 8)).collect();
-        assert_eq!(eight, [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]);
-        // Twelve heads: those of eight, then every other one of sixteen.
-        let twelve: Vec<f32> = (8..12).map(|head| slope(8.0, head, 12)).collect();
-        assert_eq!(twelve, [-0.5_f32, -1.5, -2.5, -3.5].map(f32::exp2));
-        assert_eq!(slope(0.0, 3, 7), 1.0);
-        assert!(slope(126.0, 63, 64).is_normal());
-    }
 
     #[test]
     fn parts_cover_every_key_once_and_stay_few() {

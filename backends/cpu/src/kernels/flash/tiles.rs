@@ -2,7 +2,10 @@
 
 use entensor_components::DType;
 
-use super::{COLUMNS, FlashAttn, Gathered, Masks, Query, load_part};
+use super::{
+    COLUMNS, FlashAttn, Gathered, load_part,
+    query::{Masks, Query, take_in},
+};
 use crate::{
     simd::{Level, PANEL},
     tensor::{Bases, Tensor},
@@ -164,7 +167,7 @@ impl FlashAttn {
             let stride = window_len.next_multiple_of(PANEL);
             if window > 0 {
                 sums.fill(0.0);
-                queries.iter_mut().for_each(|query| (query.max, query.sum) = (f32::NEG_INFINITY, 0.0));
+                queries.iter_mut().for_each(Query::forget);
             }
             for first in keys.clone().step_by(KEYS) {
                 let n_keys = (keys.end - first).min(KEYS);
@@ -177,7 +180,9 @@ impl FlashAttn {
                     },
                 );
                 let of_tile = &of_tile[..masks];
-                if of_tile.iter().all(|masks| masks.is_out) {
+                // Keys that no query sees, such as those to come, are neither multiplied nor touched where they are the last of a tile.
+                let n_keys = of_tile.iter().map(|masks| masks.seen).max().unwrap_or(0).min(n_keys);
+                if n_keys == 0 {
                     continue;
                 }
                 let mut scores = [0.0; ROWS * KEYS];
@@ -237,15 +242,10 @@ impl FlashAttn {
         scores: &mut [f32],
         (sums, stride): (&mut [f32], usize),
     ) {
-        let scores = scores.as_chunks_mut::<KEYS>().0;
-        for ((query, scores), sums) in queries.iter_mut().zip(scores).zip(sums.chunks_exact_mut(stride)) {
-            let masks = &masks[query.mask];
-            if masks.is_out {
-                scores.fill(0.0);
-                continue;
-            }
-            let rescale = query.take_in(level, scores, masks, (self.scale, self.softcap));
-            if rescale != 1.0 {
+        let mut rescale = [1.0; ROWS];
+        take_in(level, queries, scores.as_chunks_mut::<KEYS>().0, masks, (self.scale, self.softcap), &mut rescale);
+        for (rescale, sums) in rescale.iter().zip(sums.chunks_exact_mut(stride)).take(queries.len()) {
+            if *rescale != 1.0 {
                 sums.iter_mut().for_each(|sum| *sum *= rescale);
             }
         }

@@ -7,6 +7,7 @@ mod bytes;
 mod chain;
 mod panels;
 mod products;
+mod scores;
 mod vector;
 
 use core::arch::x86_64::*;
@@ -426,6 +427,23 @@ impl Level for Avx2 {
                 attention::scores::<N, { attention::F32 }>(k, rows, queries, scores);
             }
         }
+    }
+
+    #[inline(always)]
+    fn mask_scores(self, scores: &mut [f32], scale: f32, mask: Option<(&[f32], f32)>, most: f32) -> f32 {
+        let (scores, rest) = scores.as_chunks_mut();
+        let mask = mask.map(|(mask, slope)| (mask.as_chunks().0, slope));
+        assert!(rest.is_empty() && mask.is_none_or(|(mask, _)| mask.len() == scores.len()));
+        // SAFETY: `self` proves the features.
+        unsafe { scores::mask_scores(scores, scale, mask, most) }
+    }
+
+    #[inline(always)]
+    fn weigh_scores(self, scores: &mut [f32], reference: f32) -> f32 {
+        let (scores, rest) = scores.as_chunks_mut();
+        assert!(rest.is_empty());
+        // SAFETY: `self` proves the features.
+        unsafe { scores::weigh_scores(scores, reference) }
     }
 
     #[inline(always)]

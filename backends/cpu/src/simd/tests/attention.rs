@@ -1,6 +1,7 @@
 //! What attention is made of.
 
 use super::*;
+use crate::math::exp_below_zero;
 
 /// Rows of f32 or f16 at a distance, with what lies between them being no numbers, and what they hold.
 fn spread_rows(halves: bool, count: usize, k: usize) -> (Vec<u8>, usize, Vec<Vec<f32>>) {
@@ -60,6 +61,48 @@ pub(super) fn check_attention<L: Level>(level: L) {
             }
         }
     }
+}
+
+pub(super) fn check_weights<L: Level>(level: L) {
+    const NAN: f32 = f32::NAN;
+    const OUT: f32 = f32::NEG_INFINITY;
+    for count in [8, 32, 40, 64] {
+        for special in [0.0, OUT, NAN, 1e30] {
+            for at in [0, 5, count - 1] {
+                let mut raw: Vec<f32> = noise(3, count).iter().map(|v| 20.0 * v).collect();
+                raw[at] = special;
+                let mut mask = noise(50, count);
+                mask[count / 2] = OUT;
+                for (mask, most) in
+                    [(None, OUT), (None, 1e6), (Some((&mask[..], 0.5)), OUT), (Some((&mask[..], 2.0)), 3.0)]
+                {
+                    let mut found = raw.clone();
+                    let max = level.mask_scores(&mut found, 0.125, mask, most);
+                    let expected: Vec<f32> = (0..count)
+                        .map(|i| match mask {
+                            Some((mask, _)) if mask[i] == OUT => OUT,
+                            Some((mask, slope)) => raw[i] * 0.125 + slope * mask[i],
+                            None => raw[i] * 0.125,
+                        })
+                        .collect();
+                    let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                    assert_eq!(bits(&found), bits(&expected));
+                    let largest = expected.iter().filter(|v| !v.is_nan()).fold(most, |most, v| most.max(*v));
+                    assert_eq!(max, largest, "{expected:?}");
+                    let reference = if max == OUT { 0.0 } else { max };
+                    let sum = level.weigh_scores(&mut found, reference);
+                    // By the same instructions, one at a time.
+                    let weights: Vec<f32> = level.vectorize(|| {
+                        expected.iter().map(|v| exp_below_zero(level, *v - reference)).collect::<Vec<_>>()
+                    });
+                    assert_eq!(bits(&found), bits(&weights));
+                    let exact: f64 = weights.iter().map(|v| f64::from(*v)).sum();
+                    assert!(exact.is_nan() && sum.is_nan() || (f64::from(sum) - exact).abs() <= 1e-6 * exact);
+                }
+            }
+        }
+    }
+    assert_eq!(level.weigh_scores(&mut [OUT; 8], 0.0), 0.0, "nothing is left of what is taken out");
 }
 
 pub(super) fn check_columns<L: Level>(level: L) {

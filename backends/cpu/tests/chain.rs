@@ -5,36 +5,11 @@ mod common;
 
 use std::time::Instant;
 
-use common::{contents, cpu, floats, memory, node, tensor};
+use common::{Inner, contents, cpu, floats, memory, node, portable, run, tensor, values};
 use entensor_components::{
-    Backend, Cursor, DType, MemoryHandle, MemorySlot, NodeDesc, Op, Progress, RunLimit, SplitDesc, SplitView, TensorRef,
+    Backend, Cursor, DType, MemoryHandle, MemorySlot, Op, Progress, RunLimit, SplitDesc, TensorRef,
 };
-use entensor_cpu::{CpuBackend, CpuConfig, Simd};
 use entensor_oracle::OracleBackend;
-
-/// A split of which nobody but its own nodes reads anything, except for some results.
-struct Inner {
-    split: SplitDesc,
-    read_elsewhere: Vec<usize>,
-}
-
-impl SplitView for Inner {
-    fn len(&self) -> usize {
-        self.split.nodes.len()
-    }
-
-    fn node(&self, index: usize) -> NodeDesc {
-        self.split.nodes[index].clone()
-    }
-
-    fn memory_slots(&self) -> u32 {
-        self.split.memory_slots
-    }
-
-    fn is_read_elsewhere(&self, index: usize) -> bool {
-        self.read_elsewhere.contains(&index)
-    }
-}
 
 /// Layers of these widths for so many rows. Slot 0 holds weights, biases and the input, slot 1 everything else, one result behind the other
 /// unless they are computed in place.
@@ -65,26 +40,10 @@ fn layers(widths: &[u64], rows: u64, in_place: bool) -> (SplitDesc, Vec<u8>, Vec
     (SplitDesc { nodes, memory_slots: 2 }, bytes(read), bytes(written))
 }
 
-fn run(backend: &dyn Backend, split: &dyn SplitView, (read, written): (&[u8], &[u8])) -> Vec<u8> {
-    let memories = [memory(backend, read), memory(backend, written)];
-    backend.prepare(split).expect("valid").submit(&memories).expect("runs");
-    contents(backend, &memories[1])
-}
-
-fn values(bytes: &[u8], at: &TensorRef) -> Vec<f32> {
-    let start = usize::try_from(at.offset_bytes).expect("small");
-    let bytes = &bytes[start..start + usize::try_from(at.desc.size_bytes()).expect("small")];
-    bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
-}
-
 fn assert_close(ours: &[u8], theirs: &[u8], at: &TensorRef, what: &str) {
     for (index, (a, b)) in values(ours, at).into_iter().zip(values(theirs, at)).enumerate() {
         assert!((a - b).abs() <= 1e-5 * (1.0 + b.abs()) * 64.0, "{what}, element {index}: {a} is not {b}");
     }
-}
-
-fn portable() -> CpuBackend {
-    CpuBackend::new(CpuConfig { simd: Simd::Portable, threads: Some(1), ..CpuConfig::default() }).expect("it is there")
 }
 
 const SHAPES: [&[u64]; 5] = [&[24, 64, 64, 8], &[7, 5, 3], &[1, 1, 1], &[33, 17, 129, 40, 9], &[200, 256, 12]];

@@ -125,6 +125,20 @@ impl Binary {
     }
 }
 
+/// Rows that are made of two others as they are read.
+pub(crate) struct Gate {
+    pub(crate) f: Box<dyn Zip>,
+    pub(crate) x: Place,
+    pub(crate) with: Place,
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { x, with, .. } = self;
+        f.debug_struct("Gate").field("x", x).field("with", with).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for Unary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { x, out, grid, .. } = self;

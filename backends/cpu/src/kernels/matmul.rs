@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use entensor_components::{DType, codec};
 
-use super::{CHUNK_COST, Grid, Piece, routes::Routes};
+use super::{CHUNK_COST, Gate, Grid, Piece, Zip, routes::Routes};
 use crate::{
     memory::layout::{SIDE, is_repacked},
     place::Place,
@@ -42,6 +42,8 @@ impl Activations {
 #[derive(Debug)]
 pub(crate) struct Quantize {
     pub(crate) x: Place,
+    /// What the rows are made of, if they are written nowhere.
+    pub(crate) gate: Option<Gate>,
     /// Not plain.
     pub(crate) form: Activations,
     /// `[group, groups]` in work memory; the dtype stands for bytes only.
@@ -53,7 +55,9 @@ pub(crate) struct Quantize {
 impl Quantize {
     #[inline(always)]
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
-        let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
+        let out = bases.tensor(&self.out);
+        let x = bases.tensor(self.gate.as_ref().map_or(&self.x, |gate| &gate.x));
+        let with = self.gate.as_ref().map(|gate| (&*gate.f, bases.tensor(&gate.with)));
         let [_, n, d2, _] = self.x.shape;
         let groups_per_plane = n.div_ceil(GROUP);
         for piece in self.grid.chunk(chunk) {
@@ -61,19 +65,32 @@ impl Quantize {
             // SAFETY: the group belongs to this chunk, and nobody else uses it before the step is done.
             let group = unsafe { work_row(&out, [piece.row, 0, 0]) };
             for row in 0..(n - first).min(GROUP) {
-                round_row(level, self.form, &x.row([first + row, plane % d2, plane / d2]), row, group);
+                let at = [first + row, plane % d2, plane / d2];
+                let with = with.as_ref().map(|(f, with)| (*f, with.row(at)));
+                round_row(level, self.form, &x.row(at), with, row, group);
             }
         }
     }
 }
 
-/// Rounds a row of activations to 8-bit blocks, as row `row` of its group or bundle.
+/// Rounds a row of activations to 8-bit blocks, as row `row` of its group or bundle; or what a function makes of it and another row.
 #[inline(always)]
-pub(super) fn round_row<L: Level>(level: L, form: Activations, x: &Row, row: usize, group: &mut [u8]) {
-    let mut tile = [0.0; TILE];
+pub(super) fn round_row<L: Level>(
+    level: L,
+    form: Activations,
+    x: &Row,
+    with: Option<(&dyn Zip, Row)>,
+    row: usize,
+    group: &mut [u8],
+) {
+    let (mut tile, mut second) = ([0.0; TILE], [0.0; TILE]);
     let k = x.len();
     for (start, len) in (Piece { row: 0, start: 0, end: k }).tiles() {
         x.load(level, start, &mut tile[..len]);
+        if let Some((f, with)) = &with {
+            with.load(level, start, &mut second[..len]);
+            level.zip(*f, &mut tile[..len], &second[..len]);
+        }
         match form {
             Activations::Bundles => level.round_bundle(&tile[..len], row, start / BLOCK, group),
             Activations::Plain | Activations::Groups => level.quantize(&tile[..len], k, row, start / BLOCK, group),

@@ -24,7 +24,7 @@ mod upscale;
 
 pub(crate) use chain::{Chain, Layer, PackPanels, TILE_ROWS, Then, WIDEST};
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
-pub(crate) use elementwise::{Binary, Map, Unary, Zip};
+pub(crate) use elementwise::{Binary, Gate, Map, Unary, Zip};
 pub(crate) use flash::{Cut, FlashAttn, FlashMerge, partial_width};
 pub(crate) use ids::{AddId, BadId, CheckIds, GetRows, SetRows};
 pub(crate) use mat_vec::{MatVec, QuantizeVectors, RowCut};

@@ -3,7 +3,7 @@
 
 use super::{
     Grid,
-    sums::{LANES, accumulate_piece, sum_of, total, whole},
+    sums::{LANES, accumulate, accumulate_piece, sum_of, total, whole},
 };
 use crate::{
     place::Place,
@@ -15,7 +15,12 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct RmsNorm {
     pub(crate) eps: f32,
+    /// What the rows are sums of, if they are added up here.
+    pub(crate) sum: Option<[Place; 2]>,
+    /// The rows; written where they are sums.
     pub(crate) x: Place,
+    /// A packed row that all results are multiplied by.
+    pub(crate) by: Option<Place>,
     pub(crate) out: Place,
     pub(crate) grid: Grid,
 }
@@ -23,24 +28,45 @@ pub(crate) struct RmsNorm {
 impl RmsNorm {
     #[inline(always)]
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
-        let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
-        let mut tile = [0.0; TILE];
+        let (x_tensor, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
+        let sum = self.sum.as_ref().map(|[a, b]| [bases.tensor(a), bases.tensor(b)]);
+        let by = self.by.as_ref().map(|by| bases.tensor(by).row([0; 3]));
+        let (mut tile, mut second) = ([0.0; TILE], [0.0; TILE]);
         for piece in self.grid.chunk(chunk) {
             let at = self.out.row_at(piece.row);
             // SAFETY: the row belongs to this chunk.
-            let (x, out) = (x.row(at), unsafe { out.row_mut(at) });
-            let mean = sum_of(level, &x, |v| v * v) / x.len() as f64;
+            let (x, out) = (x_tensor.row(at), unsafe { out.row_mut(at) });
+            let mut lanes = [0.0; LANES];
+            for (start, len) in piece.tiles() {
+                let tile = &mut tile[..len];
+                if let Some([a, b]) = &sum {
+                    a.row(at).load(level, start, tile);
+                    b.row(at).load(level, start, &mut second[..len]);
+                    tile.iter_mut().zip(&second).for_each(|(a, b)| *a += b);
+                    // SAFETY: the row belongs to this chunk.
+                    unsafe { x_tensor.row_mut(at) }.store(level, start, tile);
+                } else {
+                    x.load(level, start, tile);
+                }
+                accumulate(&mut lanes, tile, |v| v * v);
+            }
+            let mean = total(lanes) / x.len() as f64;
             let exact = 1.0 / (mean + f64::from(self.eps)).sqrt();
             let scale = exact as f32;
-            if !scale.is_normal() {
-                // The scale of tiny or huge elements is no f32, though the results are.
-                apply(level, &x, out, 0.0, exact);
-                continue;
-            }
             for (start, len) in piece.tiles() {
-                x.load(level, start, &mut tile[..len]);
-                tile[..len].iter_mut().for_each(|v| *v *= scale);
-                out.store(level, start, &tile[..len]);
+                let tile = &mut tile[..len];
+                x.load(level, start, tile);
+                if scale.is_normal() {
+                    tile.iter_mut().for_each(|v| *v *= scale);
+                } else {
+                    // The scale of tiny or huge elements is no f32, though the results are.
+                    tile.iter_mut().for_each(|v| *v = (f64::from(*v) * exact) as f32);
+                }
+                if let Some(by) = &by {
+                    by.load(level, start, &mut second[..len]);
+                    tile.iter_mut().zip(&second).for_each(|(v, by)| *v *= by);
+                }
+                out.store(level, start, tile);
             }
         }
     }

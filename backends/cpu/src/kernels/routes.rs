@@ -166,7 +166,7 @@ impl Gather {
                     Activations::Groups | Activations::Bundles | Activations::Shifted => {
                         // SAFETY: the group belongs to this chunk, and nobody else uses it before the step is done.
                         let out = unsafe { work_row(&out, [group, 0, 0]) };
-                        round_row(level, self.form, &x, row, out);
+                        round_row(level, self.form, &x, None, row, out);
                     }
                 }
             }

@@ -6,6 +6,7 @@ mod chain;
 mod elementwise;
 mod experts;
 mod fills;
+mod fused;
 mod hazards;
 mod indexing;
 mod mat_vec;
@@ -23,7 +24,7 @@ use smallvec::SmallVec;
 
 use crate::{
     bind,
-    kernels::{Activations, Kernel, MatVec},
+    kernels::{Activations, Gate, Kernel, MatVec},
     place::{Place, Region},
     simd::{AnyLevel, Pairing},
     support::{reads_repacked, support},
@@ -155,6 +156,8 @@ pub(crate) struct Builder {
     routes: experts::RoutesInWork,
     /// While an op is asked for the function that it applies to elements: the answer, in place of a step.
     function: Option<Option<chain::Function>>,
+    /// Activations of the product that comes next that are not written anywhere, and what they are made of.
+    gate: Option<(Place, Gate)>,
     node: usize,
     level: AnyLevel,
 }
@@ -180,21 +183,23 @@ pub(crate) fn lower(split: &dyn SplitView, level: AnyLevel) -> Result<Program, B
         angles: None,
         routes: experts::RoutesInWork::default(),
         function: None,
+        gate: None,
         node: 0,
         level,
     };
     let mut index = 0;
     while index < split.len() {
         builder.node = index;
-        let chained = builder.lower_chain(split, index)?;
-        if chained == 0 {
-            let node = split.node(index);
-            builder.lower_node(&node)?;
-            builder.program.names.push(node.name);
-        } else {
-            builder.program.names.extend((index..index + chained).map(|index| split.node(index).name));
+        let mut together = builder.lower_chain(split, index)?;
+        if together == 0 {
+            together = builder.lower_fused(split, index)?;
         }
-        index += chained.max(1);
+        if together == 0 {
+            builder.lower_node(&split.node(index))?;
+            together = 1;
+        }
+        builder.program.names.extend((index..index + together).map(|index| split.node(index).name));
+        index += together;
     }
     fills::hold(&mut builder.program.steps, builder.fills);
     MatVec::set_fetch(builder.program.steps.iter_mut().filter_map(|step| match &mut step.kernel {

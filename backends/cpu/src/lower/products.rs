@@ -65,9 +65,12 @@ impl Builder {
         let place = self.work(Work::Activations, DType::F32, [form.bytes(k) / 4, groups, 1, 1])?;
         if self.activations != Some((x, form)) {
             let grid = Grid::rows(groups, k, k.saturating_mul(GROUP * cost::CONVERT));
-            let kernel = Kernel::Quantize(Quantize { x, form, out: place, grid });
-            self.push(kernel, grid.chunks(), &[x], Some(&place), x.elements().saturating_mul(cost::CONVERT));
-            self.activations = Some((x, form));
+            let gate = self.gate.take_if(|(of, _)| *of == x).map(|(_, gate)| gate);
+            let cost = x.elements().saturating_mul(if gate.is_some() { cost::EXP } else { cost::CONVERT });
+            let reads = gate.as_ref().map_or([x; 2], |gate| [gate.x, gate.with]);
+            self.activations = gate.is_none().then_some((x, form));
+            let kernel = Kernel::Quantize(Quantize { x, gate, form, out: place, grid });
+            self.push(kernel, grid.chunks(), &reads, Some(&place), cost);
         }
         Ok(place)
     }

@@ -20,7 +20,7 @@ const SORT_CHUNKS: usize = 64;
 impl Builder {
     pub(super) fn rms_norm(&mut self, eps: f32, x: Place, out: Place) {
         let grid = whole_rows(&out, out.shape[0], cost::NORM);
-        let kernel = Kernel::RmsNorm(RmsNorm { eps, x, out, grid });
+        let kernel = Kernel::RmsNorm(RmsNorm { eps, sum: None, x, by: None, out, grid });
         self.push(kernel, grid.chunks(), &[x], Some(&out), out.elements().saturating_mul(cost::NORM));
     }
 

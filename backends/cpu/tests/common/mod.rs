@@ -4,12 +4,53 @@
 use std::sync::Arc;
 
 use entensor_components::{
-    Backend, DType, MemoryHandle, MemorySlot, NodeDesc, Op, Shape, SortOrder, SplitDesc, TensorDesc, TensorRef, Usage,
+    Backend, DType, MemoryHandle, MemorySlot, NodeDesc, Op, Shape, SortOrder, SplitDesc, SplitView, TensorDesc,
+    TensorRef, Usage,
 };
-use entensor_cpu::{CpuBackend, CpuConfig};
+use entensor_cpu::{CpuBackend, CpuConfig, Simd};
 
 pub(crate) fn cpu(threads: usize) -> CpuBackend {
     CpuBackend::new(CpuConfig { threads: Some(threads), ..CpuConfig::default() }).expect("the CPU is there")
+}
+
+pub(crate) fn portable() -> CpuBackend {
+    CpuBackend::new(CpuConfig { simd: Simd::Portable, threads: Some(1), ..CpuConfig::default() }).expect("it is there")
+}
+
+/// A split of which nobody but its own nodes reads anything, except for some results.
+pub(crate) struct Inner {
+    pub(crate) split: SplitDesc,
+    pub(crate) read_elsewhere: Vec<usize>,
+}
+
+impl SplitView for Inner {
+    fn len(&self) -> usize {
+        self.split.nodes.len()
+    }
+
+    fn node(&self, index: usize) -> NodeDesc {
+        self.split.nodes[index].clone()
+    }
+
+    fn memory_slots(&self) -> u32 {
+        self.split.memory_slots
+    }
+
+    fn is_read_elsewhere(&self, index: usize) -> bool {
+        self.read_elsewhere.contains(&index)
+    }
+}
+
+pub(crate) fn run(backend: &dyn Backend, split: &dyn SplitView, (read, written): (&[u8], &[u8])) -> Vec<u8> {
+    let memories = [memory(backend, read), memory(backend, written)];
+    backend.prepare(split).expect("valid").submit(&memories).expect("runs");
+    contents(backend, &memories[1])
+}
+
+pub(crate) fn values(bytes: &[u8], at: &TensorRef) -> Vec<f32> {
+    let start = usize::try_from(at.offset_bytes).expect("small");
+    let bytes = &bytes[start..start + usize::try_from(at.desc.size_bytes()).expect("small")];
+    bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
 pub(crate) fn tensor(slot: u32, offset_bytes: u64, dtype: DType, shape: &[u64]) -> TensorRef {

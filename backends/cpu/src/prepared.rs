@@ -40,7 +40,7 @@ impl Prepared {
     /// Runs everything on memory that is bound.
     fn run_whole(&self) -> Result<(), BackendError> {
         let run = &self.run;
-        let Some(crew) = &self.crew else { return run.run_alone(|_| false) };
+        let Some(crew) = &self.crew else { return run.run_alone() };
         run.walk.reset(0, 0);
         match run.walk.lead(&**run, (0, 0), None::<fn(bool) -> Word>, Some(&(&**crew, run))) {
             End::Done => Ok(()),
@@ -147,17 +147,13 @@ impl PreparedSplit for Prepared {
         let mut alone = self.alone();
         let (locks, _) = self.bind(memory, &alone)?;
         *alone = None;
-        let once = if self.crew.is_none() { self.run.program.constant_steps() } else { Vec::new() };
-        Ok(Some(Box::new(Held { split: self, once, is_first: true, _locks: locks, _alone: alone })))
+        Ok(Some(Box::new(Held { split: self, _locks: locks, _alone: alone })))
     }
 }
 
 /// A split with its memories.
 struct Held<'a> {
     split: &'a Prepared,
-    /// Which steps give the same in every run, since nobody can write what they read: they run once. Empty for none.
-    once: Vec<bool>,
-    is_first: bool,
     _locks: HostLocks<'a>,
     _alone: MutexGuard<'a, Option<Cursor>>,
 }
@@ -177,12 +173,7 @@ impl HeldSplit for Held<'_> {
         if self.split.crew.is_some() {
             return self.split.run_whole();
         }
-        let is_first = self.is_first;
-        self.is_first = true;
-        self.split.run.run_alone(|step| !is_first && self.once.get(step).is_some_and(|once| *once))?;
-        // After a failure they may not all have run.
-        self.is_first = false;
-        Ok(())
+        self.split.run.run_alone()
     }
 
     fn bytes(&self, slot: MemorySlot) -> Option<&[u8]> {

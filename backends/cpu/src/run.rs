@@ -62,11 +62,8 @@ impl Run {
     }
 
     /// Runs steps from the first to the last on this thread alone, which needs none of the walk's counters.
-    pub(crate) fn run_alone(&self, mut skips: impl FnMut(usize) -> bool) -> Result<(), BackendError> {
+    pub(crate) fn run_alone(&self) -> Result<(), BackendError> {
         for (index, step) in self.program.steps.iter().enumerate() {
-            if skips(index) {
-                continue;
-            }
             for chunk in 0..step.shape.chunks {
                 self.run_chunk(index, chunk).map_err(|failure| self.error(failure))?;
             }

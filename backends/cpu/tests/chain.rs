@@ -171,12 +171,12 @@ fn threads_and_cuts_change_no_bit() {
                 prepared.submit(&others).expect("runs");
             }
         }
-        assert!(pieces > 1 || rows < 12, "{rows} rows in one piece");
+        assert!(pieces > 1 || rows < 100, "{rows} rows in one piece");
         assert_eq!(contents(&backend, &memories[1]), expected, "{rows} rows in {pieces} pieces");
     }
 }
 
-/// While memory is held, weights are made panels once; what is written in between is seen all the same.
+/// While memory is held, and after other weights were written.
 #[test]
 fn held_runs_are_runs() {
     for (rows, threads) in [(1, 1), (40, 1), (40, 2), (2000, 2)] {
@@ -197,7 +197,6 @@ fn held_runs_are_runs() {
         assert!(held.bytes_mut(MemorySlot(0)).is_none(), "it is read");
         assert!(held.bytes(MemorySlot(2)).is_none(), "there is none");
         drop(held);
-        // Other weights are other panels.
         let other: Vec<u8> = read.iter().rev().copied().map(|byte| byte & 0x3f).collect();
         backend.write(&memories[0], 0, &other).expect("nobody holds it");
         prepared.submit(&memories).expect("runs");

@@ -15,27 +15,29 @@ use crate::{
 /// A function of one element, compiled for every level: any closure is one, so an op needs no name here. Called for a
 /// tile at a time.
 pub(crate) trait Map: Send + Sync {
-    fn portable(&self, level: Portable, tile: &mut [f32]);
+    fn portable(&self, level: Portable, from: &[f32], to: &mut [f32]);
     #[cfg(target_arch = "x86_64")]
-    fn avx2(&self, level: Avx2, tile: &mut [f32]);
+    fn avx2(&self, level: Avx2, from: &[f32], to: &mut [f32]);
 }
 
+/// From one tile to another: in place, a function that leaves some elements as they are is compiled to stores of the others alone, which
+/// takes ten times as long.
 #[inline(always)]
-fn map<L: Level>(level: L, tile: &mut [f32], f: &impl Fn(f32) -> f32) {
+fn map<L: Level>(level: L, from: &[f32], to: &mut [f32], f: &impl Fn(f32) -> f32) {
     level.vectorize(
         #[inline(always)]
-        || tile.iter_mut().for_each(|v| *v = f(*v)),
+        || to.iter_mut().zip(from).for_each(|(to, from)| *to = f(*from)),
     );
 }
 
 impl<F: Fn(f32) -> f32 + Send + Sync> Map for F {
-    fn portable(&self, level: Portable, tile: &mut [f32]) {
-        map(level, tile, self);
+    fn portable(&self, level: Portable, from: &[f32], to: &mut [f32]) {
+        map(level, from, to, self);
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn avx2(&self, level: Avx2, tile: &mut [f32]) {
-        map(level, tile, self);
+    fn avx2(&self, level: Avx2, from: &[f32], to: &mut [f32]) {
+        map(level, from, to, self);
     }
 }
 
@@ -77,15 +79,15 @@ impl Unary {
     #[inline(always)]
     pub(crate) fn run<L: Level>(&self, level: L, bases: Bases<'_>, chunk: usize) {
         let (x, out) = (bases.tensor(&self.x), bases.tensor(&self.out));
-        let mut tile = [0.0; TILE];
+        let (mut from, mut to) = ([0.0; TILE], [0.0; TILE]);
         for piece in self.grid.chunk(chunk) {
             let at = self.out.row_at(piece.row);
             // SAFETY: the piece belongs to this chunk.
             let (x, out) = (x.row(at), unsafe { out.row_mut(at) });
             for (start, len) in piece.tiles() {
-                x.load(level, start, &mut tile[..len]);
-                level.map(&*self.f, &mut tile[..len]);
-                out.store(level, start, &tile[..len]);
+                x.load(level, start, &mut from[..len]);
+                level.map(&*self.f, &from[..len], &mut to[..len]);
+                out.store(level, start, &to[..len]);
             }
         }
     }

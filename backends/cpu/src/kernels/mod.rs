@@ -22,7 +22,7 @@ mod spatial;
 mod sums;
 mod upscale;
 
-pub(crate) use chain::{Chain, Layer, PackPanels, TILE_ROWS, Then, WIDEST};
+pub(crate) use chain::{Chain, Layer, LayerProduct, TILE_ROWS, Then, WIDEST};
 pub(crate) use copy::{CopyLinear, CopyRows, Repeat};
 pub(crate) use elementwise::{Binary, Gate, Map, Unary, Zip};
 pub(crate) use flash::{Cut, FlashAttn, FlashMerge, partial_width};
@@ -66,7 +66,6 @@ pub(crate) enum Kernel {
     Cumsum(Cumsum),
     Quantize(Quantize),
     MulMat(MulMat),
-    PackPanels(PackPanels),
     Chain(Chain),
     QuantizeVectors(QuantizeVectors),
     MatVec(MatVec),
@@ -148,10 +147,6 @@ impl Kernel {
             Self::Cumsum(kernel) => run!(kernel),
             Self::Quantize(kernel) => run!(kernel),
             Self::MulMat(kernel) => run!(kernel),
-            Self::PackPanels(kernel) => level.vectorize(
-                #[inline(always)]
-                || kernel.run(level, bases),
-            ),
             Self::Chain(kernel) => run!(kernel),
             Self::QuantizeVectors(kernel) => run!(kernel),
             Self::MatVec(kernel) => run!(kernel),

@@ -7,12 +7,9 @@ use entensor_components::{BackendError, DType, NodeDesc, Op, SplitView};
 
 use super::{Builder, Work, nodes::cost};
 use crate::{
-    kernels::{CHUNK_COST, Chain, Kernel, Layer, PackPanels, TILE_ROWS, Then, WIDEST},
+    kernels::{CHUNK_COST, Chain, Kernel, Layer, TILE_ROWS, Then, WIDEST},
     place::Place,
 };
-
-/// From so many rows on weights are made panels first.
-const PANEL_ROWS: usize = 12;
 
 /// Fewer products are no chain.
 const LEAST_PRODUCTS: usize = 2;
@@ -192,13 +189,9 @@ impl Builder {
         }
         let multiplied: usize = layers.iter().map(|layer| layer.weights.elements()).sum();
         let row_cost = multiplied / 2 + links.len() * WIDEST.min(last.out.shape[0]) * cost::MOVE;
-        let panels = if rows >= PANEL_ROWS { Some(self.panels(&layers)?) } else { None };
-        reads.extend(panels.iter().flatten());
-        let rows_per_chunk = match &panels {
-            Some(_) => (2 * CHUNK_COST / row_cost.max(1)).next_multiple_of(TILE_ROWS).max(TILE_ROWS),
-            None => (CHUNK_COST / row_cost.max(1)).max(1),
-        };
-        let chain = Chain { x, layers, panels, rows_per_chunk };
+        // Several tiles: a chunk begins by clearing memory for one.
+        let rows_per_chunk = (8 * CHUNK_COST / row_cost.max(1)).next_multiple_of(TILE_ROWS).max(TILE_ROWS);
+        let chain = Chain { x, layers, rows_per_chunk };
         let chunks = chain.chunks();
         self.push_writing(Kernel::Chain(chain), chunks, &reads, &writes, rows.saturating_mul(row_cost));
         Ok(links.len())
@@ -208,16 +201,18 @@ impl Builder {
         let mut layers: Vec<(Layer, Vec<Then>, Vec<(usize, Place)>)> = Vec::new();
         for (link, kept) in links.iter().zip(kept) {
             if link.node.op == (Op::MulMat {}) {
-                let layer = Layer { weights: link.operands[0], bias: None, then: [].into(), stores: [].into() };
+                let (weights, none) = (link.operands[0], [].into());
+                let layer = Layer { weights, bias: None, relu: false, then: none, stores: [].into() };
                 layers.push((layer, Vec::new(), Vec::new()));
             }
             let (layer, then, stores) = layers.last_mut().expect("a chain begins with a product");
             match link.node.op {
                 Op::MulMat {} => {}
-                // Sums begin with it, unless somebody wants them without.
-                Op::Add {} if then.is_empty() && stores.is_empty() && layer.bias.is_none() => {
+                // With the sums, unless somebody wants them without.
+                Op::Add {} if then.is_empty() && stores.is_empty() && layer.bias.is_none() && !layer.relu => {
                     layer.bias = Some(link.operands[1]);
                 }
+                Op::Relu {} if then.is_empty() && stores.is_empty() => layer.relu = true,
                 _ => {
                     self.function = Some(None);
                     self.lower_op(&link.node.op, &link.operands, link.out)?;
@@ -238,22 +233,5 @@ impl Builder {
             ..layer
         };
         Ok(layers.into_iter().map(finish).collect())
-    }
-
-    /// Steps that make panels of all weights.
-    fn panels(&mut self, layers: &[Layer]) -> Result<Box<[Place]>, BackendError> {
-        let lens: Vec<usize> = layers.iter().map(|layer| layer.panels_len().next_multiple_of(16)).collect();
-        let whole = self.work(Work::Panels, DType::F32, [lens.iter().sum(), 1, 1, 1])?;
-        let mut start = 0;
-        let mut places = Vec::new();
-        for (layer, len) in layers.iter().zip(lens) {
-            let out = whole.window(0, start, len);
-            start += len;
-            let reads: Vec<Place> = [Some(layer.weights), layer.bias].into_iter().flatten().collect();
-            let kernel = Kernel::PackPanels(PackPanels { weights: layer.weights, bias: layer.bias, out });
-            self.push(kernel, 1, &reads, Some(&out), layer.weights.elements().saturating_mul(cost::CONVERT));
-            places.push(out);
-        }
-        Ok(places.into())
     }
 }

@@ -73,23 +73,6 @@ impl Program {
     pub(crate) fn refill(&self, step: usize, again: impl FnMut(usize)) {
         fills::refill(&self.steps, step, again);
     }
-
-    /// Per step, whether it gives the same in every run as long as nobody else writes the program's memories.
-    pub(crate) fn constant_steps(&self) -> Vec<bool> {
-        let is_written = |place: &Place| {
-            let of_slot = |slot_use: &&entensor_components::SlotUse| slot_use.slot.0 as usize == place.slot;
-            self.uses.iter().find(of_slot).is_none_or(|slot_use| slot_use.written)
-        };
-        // Chains share the region of their panels: with two of them, each finds the other's.
-        let chains = self.steps.iter().filter(|step| matches!(step.kernel, Kernel::Chain(_))).count();
-        let constant = |step: &Step| match &step.kernel {
-            Kernel::PackPanels(pack) if chains == 1 => {
-                !is_written(&pack.weights) && !pack.bias.as_ref().is_some_and(is_written)
-            }
-            _ => false,
-        };
-        self.steps.iter().map(constant).collect()
-    }
 }
 
 /// Regions of work memory. Nodes reuse them one after the other; the hazards between steps keep them apart.
@@ -109,8 +92,6 @@ pub(crate) enum Work {
     Routes,
     /// Activations in that order, rounded or packed.
     Gathered,
-    /// Weights of a chain, transposed.
-    Panels,
     /// What attention has gathered of parts of the keys.
     Partials,
     /// The n-th operand, where it shares bytes with the result in a way that kernels cannot follow.
@@ -126,10 +107,9 @@ impl Work {
             Self::Scratch => 3,
             Self::Routes => 4,
             Self::Gathered => 5,
-            Self::Panels => 6,
-            Self::Partials => 7,
-            Self::Vectors(pairing) => 8 + pairing as usize,
-            Self::Operand(operand) => 10 + operand,
+            Self::Partials => 6,
+            Self::Vectors(pairing) => 7 + pairing as usize,
+            Self::Operand(operand) => 9 + operand,
         }
     }
 }

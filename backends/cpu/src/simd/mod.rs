@@ -23,8 +23,8 @@ use entensor_components::{
 };
 
 use crate::{
-    kernels::{Activations, Map, Zip},
-    math::exp_below_zero,
+    kernels::{Activations, LayerProduct, Map, Zip},
+    math::{exp_below_zero, relu},
 };
 
 /// Elements of a block of activations, and of what is unpacked of weights at a time.
@@ -35,11 +35,8 @@ pub(crate) const BLOCK: usize = codec::PART;
 /// same scale, both scales come with one load. On a real model this takes a quarter off the error of log-probabilities.
 pub(crate) const FOUR: usize = 4;
 
-/// f32 that chains of small products handle at a time.
+/// Partial sums of f32.
 pub(crate) const LANES: usize = 8;
-
-/// How many times as many columns a panel of their weights has.
-pub(crate) const PANEL_VECTORS: usize = 2;
 
 /// Where streams of weights in blocks are fetched to ahead of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,50 +196,50 @@ pub(crate) trait Level: Copy + Send + Sync {
     /// Runs `f` compiled for this level, as far as it is inlined.
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
 
-    /// Applies `f` to every element.
-    fn map(self, f: &dyn Map, tile: &mut [f32]);
+    /// Applies `f` to every element of `from`; the results go to `to`.
+    fn map(self, f: &dyn Map, from: &[f32], to: &mut [f32]);
 
     /// Applies `f` to every pair of elements; the result goes to `a`.
     fn zip(self, f: &dyn Zip, a: &mut [f32], b: &[f32]);
     /// `a · b + c`, rounded once where the level has an instruction for it.
     fn mul_add(self, a: f32, b: f32, c: f32) -> f32;
 
-    /// `R` rows of `k` elements, `x.1` apart, with a panel of `V` times [`LANES`] columns: `k + 1` lines, the first of which is what sums
-    /// begin with. The results are written `out.1` apart. Every element of a row is added in order.
+    /// A layer of `out.len()` rows of weights with rows of activations side by side, of which so many are meant:
+    /// `out[j][row] = bias[j] + Σ weights[j][i] · x[i][row]`, added in that order; then what is below zero becomes zero if the layer says so.
     #[inline(always)]
-    fn add_columns<const R: usize, const V: usize>(
-        self,
-        k: usize,
-        x: (&[f32], usize),
-        panel: &[f32],
-        out: (&mut [f32], usize),
-    ) {
-        let lines = panel[..(k + 1) * V * LANES].chunks_exact(V * LANES);
-        for row in 0..R {
-            let out = &mut out.0[row * out.1..][..V * LANES];
-            let x = &x.0[row * x.1..][..k];
-            let mut lines = lines.clone();
-            out.copy_from_slice(lines.next().expect("the first line"));
-            for (x, line) in x.iter().zip(lines) {
-                for (out, w) in out.iter_mut().zip(line) {
-                    *out = self.mul_add(*x, *w, *out);
+    fn lines_product(self, layer: &LayerProduct<'_>, rows: usize, x: &[[f32; PANEL]], out: &mut [[f32; PANEL]]) {
+        for (j, out) in out.iter_mut().enumerate() {
+            let out = &mut out[..rows];
+            out.fill(portable::read_f32(layer.bias, j));
+            let weights = &layer.rows.bytes[j * layer.rows.stride_bytes..];
+            for (i, x) in x[..layer.k].iter().enumerate() {
+                let w = portable::read_f32(weights, i);
+                for (out, x) in out.iter_mut().zip(x) {
+                    *out = self.mul_add(*x, w, *out);
                 }
+            }
+            if layer.relu {
+                out.iter_mut().for_each(|v| *v = relu(*v));
             }
         }
     }
 
-    /// The products of eight rows of little-endian f32 with one row.
+    /// The same with a single row of little-endian f32, added up in [`LANES`] partial sums before the bias.
     #[inline(always)]
-    fn eight_dots(self, k: usize, w: [&[u8]; LANES], x: &[f32]) -> [f32; LANES] {
-        w.map(|w| {
+    fn row_product(self, layer: &LayerProduct<'_>, x: &[u8], out: &mut [f32]) {
+        for (j, out) in out.iter_mut().enumerate() {
+            let weights = &layer.rows.bytes[j * layer.rows.stride_bytes..];
             let mut sums = [0.0; LANES];
-            for (x, w) in x[..k].chunks(LANES).zip(w[..k * 4].chunks(LANES * 4)) {
-                for ((sum, x), w) in sums.iter_mut().zip(x).zip(w.as_chunks::<4>().0) {
-                    *sum = self.mul_add(*x, f32::from_le_bytes(*w), *sum);
+            for start in (0..layer.k).step_by(LANES) {
+                for (i, sum) in (start..layer.k).zip(&mut sums) {
+                    *sum = self.mul_add(portable::read_f32(x, i), portable::read_f32(weights, i), *sum);
                 }
             }
-            sums.iter().sum()
-        })
+            *out = portable::read_f32(layer.bias, j) + sums.iter().sum::<f32>();
+            if layer.relu {
+                *out = relu(*out);
+            }
+        }
     }
 
     /// Decodes little-endian f16.
@@ -432,7 +429,7 @@ pub(crate) struct PlainRows<'a> {
 impl PlainRows<'_> {
     /// Panics unless every row has so many elements.
     #[inline(always)]
-    fn check(&self, width: usize) {
+    pub(crate) fn check(&self, width: usize) {
         let last = self.count.saturating_sub(1).checked_mul(self.stride_bytes);
         let end = last.and_then(|last| last.checked_add(width * if self.halves { 2 } else { 4 }));
         assert!(self.count == 0 || end.is_some_and(|end| end <= self.bytes.len()));

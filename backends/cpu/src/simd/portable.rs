@@ -22,7 +22,7 @@ const LANES: usize = 8;
 const ROUND: f32 = 12_582_912.0;
 
 #[inline(always)]
-fn read_f32(bytes: &[u8], index: usize) -> f32 {
+pub(super) fn read_f32(bytes: &[u8], index: usize) -> f32 {
     let at = index * 4;
     f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
@@ -92,8 +92,8 @@ impl Level for Portable {
     }
 
     #[inline]
-    fn map(self, f: &dyn Map, tile: &mut [f32]) {
-        f.portable(self, tile);
+    fn map(self, f: &dyn Map, from: &[f32], to: &mut [f32]) {
+        f.portable(self, from, to);
     }
 
     #[inline]

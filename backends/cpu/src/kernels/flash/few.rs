@@ -20,6 +20,9 @@ pub(super) const ROWS: usize = 8;
 /// Keys that are looked at together; sums are added up over this many before they join the rest.
 const KEYS: usize = 32;
 
+/// Rows of one plane that are read before those of the next: few, so that what lies side by side in memory is read at nearly the same time.
+const TOGETHER: usize = 16;
+
 /// Elements of rows that are looked at together.
 const WIDTH: usize = 128;
 
@@ -74,14 +77,22 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The products of rows with all queries, added to their scores.
+/// The products of rows with all queries, added to their scores from `first` on.
 #[inline(always)]
-fn score<L: Level>(level: L, rows: PlainRows<'_>, len: usize, queries: &[Line], scores: &mut [[f32; KEYS]]) {
+fn score<L: Level>(
+    level: L,
+    rows: PlainRows<'_>,
+    len: usize,
+    queries: &[Line],
+    (scores, first): (&mut [[f32; KEYS]], usize),
+) {
     for (queries, scores) in queries.chunks(3).zip(scores.chunks_mut(3)) {
         match (queries, scores) {
-            ([a, b, c], [x, y, z]) => level.add_scores(len, rows, [&a[..], b, c], [&mut x[..], y, z]),
-            ([a, b], [x, y]) => level.add_scores(len, rows, [&a[..], b], [&mut x[..], y]),
-            ([a], [x]) => level.add_scores(len, rows, [&a[..]], [&mut x[..]]),
+            ([a, b, c], [x, y, z]) => {
+                level.add_scores(len, rows, [&a[..], b, c], [&mut x[first..], &mut y[first..], &mut z[first..]])
+            }
+            ([a, b], [x, y]) => level.add_scores(len, rows, [&a[..], b], [&mut x[first..], &mut y[first..]]),
+            ([a], [x]) => level.add_scores(len, rows, [&a[..]], [&mut x[first..]]),
             _ => unreachable!("chunks of up to three, of the same length"),
         }
     }
@@ -111,7 +122,7 @@ fn gather<L: Level>(
     }
 }
 
-/// Planes that are gone through side by side at most, a tile of keys at a time: heads of a cache mostly lie side by side, so that memory is
+/// Planes that are gone through side by side at most, if they share their masks: heads of a cache mostly lie side by side, so that memory is
 /// read as one stream.
 const PLANES: usize = 4;
 
@@ -142,7 +153,8 @@ impl FlashAttn {
             decoded = [[0.0; WIDTH]; KEYS];
             &mut decoded
         };
-        let at_once = (SHARED_ROWS / self.cut.rows.max(1)).min(PLANES);
+        let one_mask = self.mask.as_ref().is_none_or(|mask| mask.shape[2] == 1);
+        let at_once = if one_mask { (SHARED_ROWS / self.cut.rows.max(1)).min(PLANES) } else { 1 };
         for first in planes.clone().step_by(at_once) {
             self.side_by_side(level, bases, first..(first + at_once).min(planes.end), part, decoded);
         }
@@ -189,8 +201,6 @@ impl FlashAttn {
         }
         let keys = self.cut.keys(part, self.k.shape[1]);
         let mut of_tile = [Masks::<KEYS>::NONE; ROWS];
-        // Heads that share a mask look at it once.
-        let one_mask = self.mask.as_ref().is_none_or(|mask| mask.shape[2] == 1);
         let (width, columns) = (self.k.shape[0], self.v.shape[0]);
         if width <= WIDTH {
             states.iter_mut().flatten().for_each(|of| self.load_queries(level, bases, of, (0, width)));
@@ -205,22 +215,8 @@ impl FlashAttn {
             }
             for first in keys.clone().step_by(KEYS) {
                 let n_keys = (keys.end - first).min(KEYS);
-                for (index, of) in states.iter_mut().flatten().enumerate() {
-                    let of_tile = &mut of_tile[..of.masks];
-                    if index == 0 || !one_mask {
-                        level.vectorize(
-                            #[inline(always)]
-                            || {
-                                for (masks, row) in of_tile.iter_mut().zip(&of.mask_rows) {
-                                    masks.load(level, row.as_ref(), first, n_keys);
-                                }
-                            },
-                        );
-                    }
-                    if !of_tile.iter().all(|masks| masks.is_out) {
-                        self.take_in_keys(level, bases, of, (first, n_keys), (window, len), (of_tile, decoded));
-                    }
-                }
+                let Some(of_tile) = self.masks(level, &states, &mut of_tile, (first, n_keys)) else { continue };
+                self.take_in_keys(level, bases, &mut states, (first, n_keys), (window, len), (of_tile, decoded));
             }
             for of in states.iter().flatten() {
                 let queries = &of.queries[..self.cut.rows];
@@ -230,51 +226,91 @@ impl FlashAttn {
         }
     }
 
-    /// A tile of keys and values meets the queries of its plane.
+    /// The masks of a tile of keys, which all planes share; `None` if they hide all of it.
+    fn masks<'m, L: Level>(
+        &self,
+        level: L,
+        planes: &[Option<OfPlane<'_>>],
+        of_tile: &'m mut [Masks<KEYS>],
+        (first, n_keys): (usize, usize),
+    ) -> Option<&'m [Masks<KEYS>]> {
+        let of = planes.iter().flatten().next()?;
+        let of_tile = &mut of_tile[..of.masks];
+        level.vectorize(
+            #[inline(always)]
+            || {
+                for (masks, row) in of_tile.iter_mut().zip(&of.mask_rows) {
+                    masks.load(level, row.as_ref(), first, n_keys);
+                }
+            },
+        );
+        (!of_tile.iter().all(|masks| masks.is_out)).then_some(of_tile)
+    }
+
+    /// A tile of keys and values meets the queries of its planes.
     fn take_in_keys<L: Level>(
         &self,
         level: L,
         bases: Bases<'_>,
-        of: &mut OfPlane<'_>,
+        planes: &mut [Option<OfPlane<'_>>],
         (first, n_keys): (usize, usize),
         (window, len): (usize, usize),
         (masks, decoded): (&[Masks<KEYS>], &mut [Line]),
     ) {
         let (count, width) = (self.cut.rows, self.k.shape[0]);
-        let (mut scores, mut rescale) = ([[0.0; KEYS]; ROWS], [1.0; ROWS]);
+        let (mut scores, mut rescale) = ([[0.0; KEYS]; SHARED_ROWS], [1.0; SHARED_ROWS]);
         for start in (0..width).step_by(WIDTH) {
             let len = (width - start).min(WIDTH);
             if width > WIDTH {
-                self.load_queries(level, bases, of, (start, len));
+                planes.iter_mut().flatten().for_each(|of| self.load_queries(level, bases, of, (start, len)));
             }
-            let tile = &*of.tile;
-            of.keys.with(
-                level,
-                (first, n_keys),
-                (start, len),
-                decoded,
+            for from in (0..n_keys).step_by(TOGETHER) {
+                let n_keys = (n_keys - from).min(TOGETHER);
+                for (of, scores) in planes.iter().flatten().zip(scores.chunks_mut(count)) {
+                    of.keys.with(
+                        level,
+                        (first + from, n_keys),
+                        (start, len),
+                        decoded,
+                        #[inline(always)]
+                        |rows| score(level, rows, len, of.tile, (scores, from)),
+                    );
+                }
+            }
+        }
+        let of_planes = planes.iter_mut().flatten().zip(scores.chunks_mut(count)).zip(rescale.chunks_mut(count));
+        for ((of, scores), rescale) in of_planes {
+            let queries = &mut of.queries[..count];
+            level.vectorize(
                 #[inline(always)]
-                |rows| score(level, rows, len, tile, &mut scores[..count]),
+                || take_in(level, queries, scores, masks, (self.scale, self.softcap), rescale),
             );
         }
-        let queries = &mut of.queries[..count];
-        level.vectorize(
-            #[inline(always)]
-            || take_in(level, queries, &mut scores, masks, (self.scale, self.softcap), &mut rescale),
-        );
         if masks.iter().any(|masks| masks.any_out) {
-            let (values, sums) = ((&of.values, decoded), &mut *of.sums);
-            return self.gather_seen(level, values, (first, window, len), masks, queries, (&scores, &rescale), sums);
+            for ((of, scores), rescale) in
+                planes.iter_mut().flatten().zip(scores.chunks(count)).zip(rescale.chunks(count))
+            {
+                self.gather_seen(level, of, (first, window, len), (masks, decoded), (scores, rescale));
+            }
+            return;
         }
-        let sums = &mut *of.sums;
-        of.values.with(
-            level,
-            (first, n_keys),
-            (window, len),
-            decoded,
-            #[inline(always)]
-            |rows| gather(level, rows, len, (&scores[..count], 0, &rescale[..count]), sums),
-        );
+        for from in (0..n_keys).step_by(TOGETHER) {
+            let n_keys = (n_keys - from).min(TOGETHER);
+            for ((of, scores), rescale) in
+                planes.iter_mut().flatten().zip(scores.chunks(count)).zip(rescale.chunks_mut(count))
+            {
+                let sums = &mut *of.sums;
+                of.values.with(
+                    level,
+                    (first + from, n_keys),
+                    (window, len),
+                    decoded,
+                    #[inline(always)]
+                    |rows| gather(level, rows, len, (scores, from, rescale), sums),
+                );
+                rescale.fill(1.0);
+            }
+        }
     }
 
     /// Weighted sums where some keys are taken out: their values may be anything, so they are not touched. What is seen mostly lies
@@ -282,26 +318,25 @@ impl FlashAttn {
     fn gather_seen<L: Level>(
         &self,
         level: L,
-        (v, decoded): (&Source<'_>, &mut [Line]),
+        of: &mut OfPlane<'_>,
         (first, window, len): (usize, usize, usize),
-        masks: &[Masks<KEYS>],
-        queries: &[Query],
-        (weights, rescale): (&[[f32; KEYS]; ROWS], &[f32; ROWS]),
-        sums: &mut [Line],
+        (masks, decoded): (&[Masks<KEYS>], &mut [Line]),
+        (weights, rescale): (&[[f32; KEYS]], &[f32]),
     ) {
+        let queries = &of.queries[..self.cut.rows];
         for (index, masks) in masks.iter().enumerate() {
             // Queries that see the same keys stand side by side.
-            let of = queries.iter().position(|query| query.mask == index).unwrap_or(0);
-            let of = of..of + queries.iter().filter(|query| query.mask == index).count();
-            let mut rescale = *rescale;
+            let same = queries.iter().position(|query| query.mask == index).unwrap_or(0);
+            let same = same..same + queries.iter().filter(|query| query.mask == index).count();
+            let mut rescale = &rescale[same.clone()];
             let mut end = 0;
             while let Some(start) = (end..KEYS).find(|&key| masks.values[key] != f32::NEG_INFINITY) {
                 end = (start..KEYS).find(|&key| masks.values[key] == f32::NEG_INFINITY).unwrap_or(KEYS);
-                v.with(level, (first + start, end - start), (window, len), decoded, |rows| {
-                    let weights = (&weights[of.clone()], start, &rescale[of.clone()]);
-                    gather(level, rows, len, weights, &mut sums[of.clone()]);
+                of.values.with(level, (first + start, end - start), (window, len), decoded, |rows| {
+                    let weights = (&weights[same.clone()], start, rescale);
+                    gather(level, rows, len, weights, &mut of.sums[same.clone()]);
                 });
-                rescale = [1.0; ROWS];
+                rescale = &[1.0; ROWS][..same.len()];
             }
         }
     }

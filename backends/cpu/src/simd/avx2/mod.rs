@@ -16,11 +16,11 @@ pub(super) use blocks::{Head, Quants, Unpack};
 pub(super) use bytes::interleave as interleave_fours;
 pub(super) use vector::Stream;
 
-use crate::kernels::{Activations, Map, Zip};
+use crate::kernels::{Activations, LayerProduct, Map, Zip};
 
 use super::{
-    BLOCK, Blocks, BytePart, Fetch, GROUP, GroupLayout, LANES, Level, PANEL, PANEL_ROWS, Panel, PanelRows, Panels,
-    PlainRows, Rounded, Streams, bundle_block, check_parts, group_bytes,
+    BLOCK, Blocks, BytePart, Fetch, GROUP, GroupLayout, Level, PANEL, PANEL_ROWS, Panel, PanelRows, Panels, PlainRows,
+    Rounded, Streams, bundle_block, check_parts, group_bytes,
     portable::add_weighted_columns,
     spread_bytes,
     vector::{Pairing, WeightRows, vector_bytes},
@@ -193,8 +193,8 @@ impl Level for Avx2 {
     }
 
     #[inline]
-    fn map(self, f: &dyn Map, tile: &mut [f32]) {
-        f.avx2(self, tile);
+    fn map(self, f: &dyn Map, from: &[f32], to: &mut [f32]) {
+        f.avx2(self, from, to);
     }
 
     #[inline]
@@ -208,24 +208,19 @@ impl Level for Avx2 {
     }
 
     #[inline(always)]
-    fn add_columns<const R: usize, const V: usize>(
-        self,
-        k: usize,
-        x: (&[f32], usize),
-        panel: &[f32],
-        out: (&mut [f32], usize),
-    ) {
-        assert!(panel.len() >= (k + 1) * V * LANES);
-        assert!(x.0.len() >= (R - 1) * x.1 + k && out.0.len() >= (R - 1) * out.1 + V * LANES);
-        // SAFETY: this CPU has the instructions, and the lengths were just checked.
-        unsafe { chain::add_columns::<R, V>(k, (x.0.as_ptr(), x.1), panel.as_ptr(), (out.0.as_mut_ptr(), out.1)) }
+    fn lines_product(self, layer: &LayerProduct<'_>, rows: usize, x: &[[f32; PANEL]], out: &mut [[f32; PANEL]]) {
+        layer.check(out.len());
+        assert!(x.len() >= layer.k && rows <= PANEL);
+        // SAFETY: `self` proves the features, and the lengths were just checked.
+        unsafe { chain::lines_product(layer, rows, x, out) }
     }
 
     #[inline(always)]
-    fn eight_dots(self, k: usize, w: [&[u8]; LANES], x: &[f32]) -> [f32; LANES] {
-        assert!(x.len() >= k && w.iter().all(|w| w.len() >= k * 4));
-        // SAFETY: this CPU has the instructions, and the lengths were just checked.
-        unsafe { chain::eight_dots(k, w, x) }
+    fn row_product(self, layer: &LayerProduct<'_>, x: &[u8], out: &mut [f32]) {
+        layer.check(out.len());
+        assert!(x.len() >= layer.k * 4);
+        // SAFETY: `self` proves the features, and the lengths were just checked.
+        unsafe { chain::row_product(layer, x, out) }
     }
 
     #[inline(always)]

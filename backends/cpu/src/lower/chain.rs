@@ -190,7 +190,7 @@ impl Builder {
         let multiplied: usize = layers.iter().map(|layer| layer.weights.elements()).sum();
         let row_cost = multiplied / 2 + links.len() * WIDEST.min(last.out.shape[0]) * cost::MOVE;
         // Several tiles: a chunk begins by clearing memory for one.
-        let rows_per_chunk = (8 * CHUNK_COST / row_cost.max(1)).next_multiple_of(TILE_ROWS).max(TILE_ROWS);
+        let rows_per_chunk = (16 * CHUNK_COST / row_cost.max(1)).next_multiple_of(TILE_ROWS).max(TILE_ROWS);
         let chain = Chain { x, layers, rows_per_chunk };
         let chunks = chain.chunks();
         self.push_writing(Kernel::Chain(chain), chunks, &reads, &writes, rows.saturating_mul(row_cost));

@@ -74,9 +74,14 @@ unsafe fn all_rows<const R: usize, const V: usize>(w: Weights, x: *const f32, ou
     let mut j = 0;
     // SAFETY: rows, biases and lines before `m` are there.
     unsafe {
-        while j + R <= m {
+        // Twice four are faster than six and two, which wait for their own sums.
+        while j + R <= m && m - j != 8 {
             some_rows::<R, V>(w, j, x, out.add(j * PANEL));
             j += R;
+        }
+        while j + 4 <= m {
+            some_rows::<4, V>(w, j, x, out.add(j * PANEL));
+            j += 4;
         }
         while j + 2 <= m {
             some_rows::<2, V>(w, j, x, out.add(j * PANEL));
@@ -102,7 +107,7 @@ pub(super) unsafe fn lines_product(
 ) {
     let (w, x) = (Weights::of(layer), x.as_ptr().cast());
     // SAFETY: the caller promises them.
-    unsafe { if rows <= PANEL / 2 { all_rows::<8, 1>(w, x, out) } else { all_rows::<6, 2>(w, x, out) } }
+    unsafe { if rows <= PANEL / 2 { all_rows::<12, 1>(w, x, out) } else { all_rows::<6, 2>(w, x, out) } }
 }
 
 /// The sums of the lanes of eight vectors: neighbours are added up three times.
@@ -143,22 +148,27 @@ unsafe fn eight_dots<const B: usize>(w: Weights, rows: [*const u8; 8], x: *const
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn row_of<const B: usize>(w: Weights, x: *const u8, out: &mut [f32]) {
     let m = out.len();
+    if m < 8 {
+        if m > 0 {
+            let mut eight = [0.0; 8];
+            // SAFETY: the caller promises rows and biases before `m`; the last row is computed several times.
+            unsafe {
+                let sums = eight_dots::<B>(w, std::array::from_fn(|r| w.row(r.min(m - 1))), x);
+                let sums = w.finish(_mm256_add_ps(sums, load_f32(w.bias.cast(), 0, m)));
+                _mm256_storeu_ps(eight.as_mut_ptr(), sums);
+            }
+            out.copy_from_slice(&eight[..m]);
+        }
+        return;
+    }
     for first in (0..m).step_by(8) {
-        // The last eight may be some that were computed already; fewer than eight are computed several times.
-        let at = first.min(m.saturating_sub(8));
-        let rows = std::array::from_fn(|r| w.row((at + r).min(m - 1)));
+        // The last eight may be some that were computed already.
+        let at = first.min(m - 8);
         // SAFETY: the caller promises rows and biases before `m`.
         unsafe {
-            let sums = eight_dots::<B>(w, rows, x);
-            if m < 8 {
-                let sums = w.finish(_mm256_add_ps(sums, load_f32(w.bias.cast(), 0, m)));
-                let mut eight = [0.0; 8];
-                _mm256_storeu_ps(eight.as_mut_ptr(), sums);
-                out.copy_from_slice(&eight[..m]);
-            } else {
-                let sums = w.finish(_mm256_add_ps(sums, _mm256_loadu_ps(w.bias.add(at))));
-                _mm256_storeu_ps(out.as_mut_ptr().add(at), sums);
-            }
+            let sums = eight_dots::<B>(w, std::array::from_fn(|r| w.row(at + r)), x);
+            let sums = w.finish(_mm256_add_ps(sums, _mm256_loadu_ps(w.bias.add(at))));
+            _mm256_storeu_ps(out.as_mut_ptr().add(at), sums);
         }
     }
 }

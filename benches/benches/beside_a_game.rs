@@ -30,7 +30,7 @@ fn main() -> Result<(), Failure> {
     if results::recorded("beside_a_game", "")? {
         return Ok(());
     }
-    let tokens: usize = arguments.get(1).map_or(Ok(96), |tokens| tokens.parse())?;
+    let tokens: usize = arguments.get(1).map_or(Ok(400), |tokens| tokens.parse())?;
     let mut samples: [[Vec<f64>; 2]; 2] = Default::default();
     for _ in 0..ROUNDS {
         for (threads, samples) in samples.iter_mut().enumerate() {

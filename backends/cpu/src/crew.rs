@@ -5,9 +5,10 @@
 //! pool every fraction of a millisecond, and comes back when there is none.
 //!
 //! Where more threads want to run than there are cores, a helper loses its core now and then, for milliseconds, and mostly inside a chunk
-//! that the caller then waits for. No wait can be shorter than that, so there are few of them: after each the caller works alone for many
-//! times as long as it has waited, but not for long after a first wait, and for longer the more of them come in a row ([`Lateness`]). A single
-//! hiccup is soon over, and waiting for a core that others want all the time costs some hundredths.
+//! that the caller then waits for. No wait can be shorter than that, so there are few of them: after each the caller works alone for a while,
+//! and for how long depends on how long the helper was there before. Long company makes good for a wait, which then was a hiccup and is soon
+//! over; where waits follow each other, others want the core all the time, and the caller works alone for many times as long as it has waited
+//! ([`Lateness`]).
 
 use std::{
     sync::{
@@ -31,10 +32,14 @@ const TURN_CHUNKS: usize = 64;
 /// A wait for a helper that no chunk explains: it has lost its core.
 const LATE: Duration = Duration::from_micros(500);
 
-/// How many times as long as it waited the caller then works alone.
-const ALONE: u32 = 32;
+/// Company that lasted so many times as long as the wait that ended it was worth that wait: it was a hiccup.
+const WORTH: u64 = 8;
 
-/// For how long at most after a first wait; four times as long each time that this was too short, up to the longest.
+/// How many times as long as it waited the caller then works alone: after a hiccup, and after company that was not worth it.
+const ALONE_AFTER_HICCUP: u64 = 8;
+const ALONE: u64 = 128;
+
+/// For how long at most after a first wait; four times as long each time that company was not worth it, up to the longest.
 const FIRST_ALONE: Duration = Duration::from_millis(64);
 const LONGEST_ALONE: Duration = Duration::from_millis(1024);
 
@@ -43,9 +48,9 @@ const LONGEST_ALONE: Duration = Duration::from_millis(1024);
 struct Lateness {
     /// When the last of them was over.
     noted: u64,
-    /// Until when another one belongs to the same row.
-    row_until: u64,
-    /// For how long the caller works alone at most.
+    /// Until when the caller works alone.
+    until: u64,
+    /// For how long at most.
     longest: u64,
 }
 
@@ -53,17 +58,22 @@ impl Lateness {
     /// Notes a wait that is over now; until when the caller works alone.
     fn note(&mut self, now: u64, waited: Duration) -> u64 {
         let (first, most) = (nanoseconds(FIRST_ALONE), nanoseconds(LONGEST_ALONE));
-        let began = now.saturating_sub(nanoseconds(waited));
-        let wanted = nanoseconds(waited.saturating_mul(ALONE)).min(most);
-        if began >= self.row_until {
-            self.longest = first;
-        } else if began >= self.noted && wanted > self.longest {
-            // What began before the last wait was over is the same hiccup, seen by somebody else.
-            self.longest = (self.longest * 4).min(most);
+        let waited = nanoseconds(waited);
+        let began = now.saturating_sub(waited);
+        // What began before the last wait was over is the same wait, seen by somebody else.
+        if self.noted == 0 || began >= self.noted {
+            let company = began.saturating_sub(self.until);
+            let alone = if self.noted > 0 && company < WORTH.saturating_mul(waited) {
+                self.longest = (self.longest * 4).min(most);
+                ALONE
+            } else {
+                self.longest = first;
+                ALONE_AFTER_HICCUP
+            };
+            self.until = now.saturating_add(waited.saturating_mul(alone).min(self.longest));
         }
-        let until = now.saturating_add(wanted.min(self.longest));
-        *self = Self { noted: now, row_until: self.row_until.max(until.saturating_add(wanted)), ..*self };
-        until
+        self.noted = now;
+        self.until
     }
 }
 
@@ -222,17 +232,20 @@ mod tests {
 
     #[test]
     fn late_helpers_cost_little_however_late_they_are() {
-        for (wait_ms, gap_ms, most) in [
-            (1, 0, 0.032),
-            (4, 1, 0.032),
-            (4, 100, 0.032),
-            (20, 50, 0.032),
+        for (wait_ms, company_ms, most) in [
+            (1, 0, 0.01),
+            (4, 1, 0.01),
+            (4, 30, 0.01),
+            (20, 50, 0.021),
             (40, 30, 0.04),
             (70, 1, 0.07),
             (200, 1, 0.17),
+            // Company that is worth it.
+            (4, 40, 0.053),
+            (4, 100, 0.03),
         ] {
-            let lost = lost(wait_ms, gap_ms);
-            assert!(lost <= most, "waits of {wait_ms} ms, {gap_ms} ms after each rest: {lost}");
+            let lost = lost(wait_ms, company_ms);
+            assert!(lost <= most, "waits of {wait_ms} ms, {company_ms} ms after each rest: {lost}");
         }
     }
 
@@ -242,12 +255,11 @@ mod tests {
         let until = lateness.note(1000 * MS, Duration::from_millis(100));
         assert_eq!(until, 1064 * MS);
         // Another caller waited for the same helper.
-        assert_eq!(lateness.note(1001 * MS, Duration::from_millis(90)), 1065 * MS);
-        // Short waits rest shortly, and do not make later ones longer.
-        let mut lateness = Lateness::default();
-        for at in 0..20 {
-            assert_eq!(lateness.note(at * 20 * MS + 500 * MS, Duration::from_millis(1)), at * 20 * MS + 532 * MS);
-        }
-        assert_eq!(lateness.note(10_000 * MS, Duration::from_millis(100)), 10_064 * MS);
+        assert_eq!(lateness.note(1001 * MS, Duration::from_millis(90)), until);
+        // A second wait soon after makes the next rest longer, a late one does not.
+        assert_eq!(lateness.note(1170 * MS, Duration::from_millis(100)), (1170 + 256) * MS);
+        assert_eq!(lateness.note(1430 * MS, Duration::from_millis(1)), (1430 + 128) * MS);
+        assert_eq!(lateness.note(2000 * MS, Duration::from_millis(1)), 2008 * MS);
+        assert_eq!(lateness.note(2010 * MS, Duration::from_millis(11)), 2008 * MS, "it began before the last was over");
     }
 }

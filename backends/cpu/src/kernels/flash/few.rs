@@ -89,7 +89,7 @@ fn score<L: Level>(
     for (queries, scores) in queries.chunks(3).zip(scores.chunks_mut(3)) {
         match (queries, scores) {
             ([a, b, c], [x, y, z]) => {
-                level.add_scores(len, rows, [&a[..], b, c], [&mut x[first..], &mut y[first..], &mut z[first..]])
+                level.add_scores(len, rows, [&a[..], b, c], [&mut x[first..], &mut y[first..], &mut z[first..]]);
             }
             ([a, b], [x, y]) => level.add_scores(len, rows, [&a[..], b], [&mut x[first..], &mut y[first..]]),
             ([a], [x]) => level.add_scores(len, rows, [&a[..]], [&mut x[first..]]),

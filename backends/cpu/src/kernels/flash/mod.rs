@@ -66,8 +66,8 @@ pub(crate) struct Cut {
     keys_per_part: usize,
 }
 
-/// Keys of a part, at least: below, joining parts would cost too much.
-const PART_KEYS: usize = 128;
+/// Keys of a part, at least: beginning and joining smaller ones would cost a twentieth of a token that is written 2048 tokens into a conversation.
+const PART_KEYS: usize = 256;
 
 /// Parts at most: a cache that is mostly empty costs a look at the mask of each.
 const MAX_PARTS: usize = 32;

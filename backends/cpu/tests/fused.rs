@@ -180,6 +180,29 @@ fn what_cannot_be_taken_together_is_not() {
     }
 }
 
+/// A gate's result in the place of activations that were rounded just before.
+#[test]
+fn what_was_rounded_before_is_not_taken_for_the_gate() {
+    let at = |index: u64| tensor(1, index * 32 * 64 * 4, DType::F32, &[64, 32]);
+    let weights = tensor(0, 0, DType::Q8_0, &[64, 64]);
+    let nodes = vec![
+        node("gate", Op::MulMat {}, &[weights, at(0)], at(1)),
+        node("value", Op::MulMat {}, &[weights, at(0)], at(2)),
+        node("gated", Op::Swiglu {}, &[at(1), at(2)], at(0)),
+        node("down", Op::MulMat {}, &[weights, at(0)], at(3)),
+    ];
+    let split = SplitDesc { nodes, memory_slots: 2 };
+    let mut read = vec![0; usize::try_from(weights.desc.size_bytes()).expect("small")];
+    let values_of: Vec<f32> = (0..64 * 64).map(|i| (i * 31 % 97) as f32 / 97.0 - 0.5).collect();
+    (DType::Q8_0.row().quantize)(&values_of, &mut read);
+    let written = floats(4 * 32 * 64);
+    let inner = Inner { split: split.clone(), read_elsewhere: vec![3] };
+    for backend in [cpu(1), portable()] {
+        let (alone, together) = (run(&backend, &split, (&read, &written)), run(&backend, &inner, (&read, &written)));
+        assert_eq!(values(&together, &at(3)), values(&alone, &at(3)));
+    }
+}
+
 #[test]
 fn threads_and_cuts_change_no_bit() {
     for layout in LAYOUTS {

@@ -154,6 +154,8 @@ impl Builder {
         let Some(Function::Two(f)) = self.function.take().flatten() else {
             unreachable!("ops that are gates here are functions of two elements")
         };
+        // No step writes the result, and yet what was made of its bytes before is no longer true.
+        self.forget(&gate.out.region());
         self.gate = Some((gate.out, Gate { f, x: gate.operands[0], with: gate.operands[1] }));
         self.node = first + 1;
         self.lower_node(&product)?;

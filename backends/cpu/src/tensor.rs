@@ -429,17 +429,6 @@ impl RowMut {
         }
     }
 
-    /// Asks for the memory of an element, into the second cache: it is written some time from now.
-    #[inline(always)]
-    pub(crate) fn fetch(self, index: usize) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            // SAFETY: every x86-64 CPU has the instruction, which reads nothing: an address outside of memory is ignored.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.0.first.wrapping_add(index * self.0.step).cast()) };
-        }
-    }
-
     /// The same for a number of elements that compilers know: no call for a few bytes.
     #[inline(always)]
     pub(crate) fn set_array<const N: usize>(self, start: usize, values: &[f32; N]) {

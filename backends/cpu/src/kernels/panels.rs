@@ -334,14 +334,6 @@ impl PanelProduct {
             (bytes.pack)(level, &weights[..count], start, panel);
             // The last group may have fewer rows than there are sums; what the others become, nobody reads.
             for (j, sums) in columns.clone().step_by(GROUP).zip(sums.as_chunks_mut().0) {
-                if start == 0 {
-                    for row in j..(j + GROUP).min(columns.end) {
-                        if let Some(at) = rows.out_at(row) {
-                            // SAFETY: nothing is written.
-                            unsafe { rows.out.row_mut(at) }.fetch(first);
-                        }
-                    }
-                }
                 (bytes.dots)(level, panel, self.k, rows.group(j), start, sums);
             }
         }

@@ -43,14 +43,13 @@ const ALONE: u64 = 128;
 const FIRST_ALONE: Duration = Duration::from_millis(64);
 const LONGEST_ALONE: Duration = Duration::from_millis(1024);
 
-/// What waits for helpers have come to. Times are nanoseconds from the start of the crew.
+/// What waits for helpers have come to. Times are nanoseconds from the start of the crew. Company is counted by the clock, so time between
+/// runs counts, too: after a pause a wait is a hiccup until there is another.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lateness {
-    /// When the last of them was over.
-    noted: u64,
     /// Until when the caller works alone.
     until: u64,
-    /// For how long at most.
+    /// For how long at most; 0 before the first wait.
     longest: u64,
 }
 
@@ -59,11 +58,9 @@ impl Lateness {
     fn note(&mut self, now: u64, waited: Duration) -> u64 {
         let (first, most) = (nanoseconds(FIRST_ALONE), nanoseconds(LONGEST_ALONE));
         let waited = nanoseconds(waited);
-        let began = now.saturating_sub(waited);
-        // What began before the last wait was over is the same wait, seen by somebody else.
-        if self.noted == 0 || began >= self.noted {
-            let company = began.saturating_sub(self.until);
-            let alone = if self.noted > 0 && company < WORTH.saturating_mul(waited) {
+        // What began before the caller went on alone is the same wait, seen by somebody else.
+        if let Some(company) = now.saturating_sub(waited).checked_sub(self.until) {
+            let alone = if self.longest > 0 && company < WORTH.saturating_mul(waited) {
                 self.longest = (self.longest * 4).min(most);
                 ALONE
             } else {
@@ -72,7 +69,6 @@ impl Lateness {
             };
             self.until = now.saturating_add(waited.saturating_mul(alone).min(self.longest));
         }
-        self.noted = now;
         self.until
     }
 }
@@ -138,8 +134,8 @@ impl Crew {
         if self.now() < until {
             return true;
         }
-        self.rests_until.store(0, Ordering::Relaxed);
-        false
+        // Unless a wait was noted since.
+        self.rests_until.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed).is_err()
     }
 
     /// A caller has waited so long for a helper.
@@ -260,6 +256,7 @@ mod tests {
         assert_eq!(lateness.note(1170 * MS, Duration::from_millis(100)), (1170 + 256) * MS);
         assert_eq!(lateness.note(1430 * MS, Duration::from_millis(1)), (1430 + 128) * MS);
         assert_eq!(lateness.note(2000 * MS, Duration::from_millis(1)), 2008 * MS);
-        assert_eq!(lateness.note(2010 * MS, Duration::from_millis(11)), 2008 * MS, "it began before the last was over");
+        assert_eq!(lateness.note(2011 * MS, Duration::from_millis(11)), 2008 * MS, "it began before the last was over");
+        assert_eq!(lateness.note(2020 * MS, Duration::from_millis(4)), 2276 * MS, "too little company since");
     }
 }

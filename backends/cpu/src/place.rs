@@ -102,6 +102,12 @@ impl Place {
         })
     }
 
+    /// Whether nothing is left of a region after this is written.
+    pub(crate) fn overwrites(&self, region: &Region) -> bool {
+        let own = self.region();
+        self.is_packed() && own.slot == region.slot && own.start <= region.start && region.end <= own.end
+    }
+
     /// The bytes it touches.
     pub(crate) fn region(&self) -> Region {
         let last = |axis: usize, units: usize| (units - 1) * self.strides[axis];

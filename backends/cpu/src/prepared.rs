@@ -170,10 +170,7 @@ impl Held<'_> {
 
 impl HeldSplit for Held<'_> {
     fn run(&mut self) -> Result<(), BackendError> {
-        if self.split.crew.is_some() {
-            return self.split.run_whole();
-        }
-        self.split.run.run_alone()
+        self.split.run_whole()
     }
 
     fn bytes(&self, slot: MemorySlot) -> Option<&[u8]> {

@@ -63,3 +63,25 @@ fn one_split_serves_every_number_of_rows_in_use() {
         }
     }
 }
+
+/// A query's bits are its own: what others see of the same keys changes nothing.
+#[test]
+fn what_other_queries_see_changes_no_bit() {
+    let (tokens, rows) = (2, 64);
+    let backend = cpu(1);
+    let (split, read, written) = attention(tokens, rows, 64);
+    let prepared = backend.prepare(&split).expect("valid");
+    let first_token = |read: &[u8]| {
+        let memories = [memory(&backend, read), memory(&backend, &written)];
+        prepared.submit(&memories).expect("runs");
+        contents(&backend, &memories[1])[..32 * 6 * 4].to_vec()
+    };
+    // The first token sees all keys but the last; the second one sees all, or all but some in the middle.
+    let expected = first_token(&read);
+    for key in [0, 5, 31, 40] {
+        let mut other = read.clone();
+        let mask = read.len() - usize::try_from(rows * 2).expect("small");
+        other[mask + 2 * key..][..2].copy_from_slice(&0xfc00_u16.to_le_bytes());
+        assert_eq!(first_token(&other), expected, "the second token does not see key {key}");
+    }
+}

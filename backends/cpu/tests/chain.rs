@@ -46,12 +46,12 @@ fn assert_close(ours: &[u8], theirs: &[u8], at: &TensorRef, what: &str) {
     }
 }
 
-const SHAPES: [&[u64]; 5] = [&[24, 64, 64, 8], &[7, 5, 3], &[1, 1, 1], &[33, 17, 129, 40, 9], &[200, 256, 12]];
+const SHAPES: [&[u64]; 5] = [&[24, 64, 64, 8], &[7, 5, 3], &[1, 1, 1], &[33, 17, 129, 40, 9], &[200, 255, 256, 12]];
 
 #[test]
 fn results_are_those_of_the_oracle() {
     for widths in SHAPES {
-        for rows in [1, 2, 11, 12, 13, 25, 110] {
+        for rows in [1, 2, 6, 7, 8, 9, 15, 16, 17, 110] {
             for in_place in [false, true] {
                 let (split, read, written) = layers(widths, rows, in_place);
                 let end = split.nodes.last().expect("a node").output;

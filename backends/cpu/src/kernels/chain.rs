@@ -3,7 +3,7 @@
 //!
 //! Many rows stand side by side: sixteen of them are the lanes of vectors, and every element of a weight meets all of them, so weights
 //! are read as they are. Their results are again lines of sixteen, which the next layer takes as they come. A few rows go one by one, each
-//! against eight rows of weights at a time. Either way a row is summed in one order, wherever it lies in a tile.
+//! against eight rows of weights at a time. Either way a row is summed in one order, wherever it lies among them.
 #![expect(unsafe_code, reason = "reads operands in place, and writes the rows of its chunk")]
 
 use std::{fmt, ops::Range};

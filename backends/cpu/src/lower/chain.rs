@@ -5,7 +5,7 @@
 
 use entensor_components::{BackendError, DType, NodeDesc, Op, SplitView};
 
-use super::{Builder, Work, nodes::cost};
+use super::{Builder, Work, fused::is_read_from, nodes::cost};
 use crate::{
     kernels::{CHUNK_COST, Chain, Kernel, Layer, TILE_ROWS, Then, WIDEST},
     place::Place,
@@ -133,18 +133,11 @@ fn find(split: &dyn SplitView, first: usize) -> Vec<Link> {
 /// Which links' results are written.
 fn kept(split: &dyn SplitView, first: usize, links: &[Link]) -> Vec<bool> {
     let behind = first + links.len();
-    let read_later = |out: &Place| {
-        let region = out.region();
-        (behind..split.len()).any(|index| {
-            let node = split.node(index);
-            node.operands.iter().filter_map(Place::new).any(|operand| operand.region().overlaps(&region))
-        })
-    };
     let keep = |(index, link): (usize, &Link)| {
-        let later = &links[index + 1..];
-        let is_lost = later.iter().any(|later| later.out.region().overlaps(&link.out.region()));
+        let (later, region) = (&links[index + 1..], link.out.region());
+        let is_lost = later.iter().any(|later| later.out.overwrites(&region));
         let is_last = later.is_empty();
-        is_last || !is_lost && (split.is_read_elsewhere(first + index) || read_later(&link.out))
+        is_last || !is_lost && (split.is_read_elsewhere(first + index) || is_read_from(split, behind, &region))
     };
     links.iter().enumerate().map(keep).collect()
 }

@@ -13,11 +13,26 @@ use super::{
 };
 use crate::{
     kernels::{Activations, Gate, Kernel, RmsNorm, panel_activations},
-    place::Place,
+    place::{Place, Region},
 };
 
-/// How many nodes behind one are looked at for those that read its result; what is still there then counts as read.
+/// How many nodes are looked at for those that read a result; what is still there then counts as read.
 const LOOK_AHEAD: usize = 64;
+
+/// Whether a node from `first` on may read a region before another overwrites it.
+pub(super) fn is_read_from(split: &dyn SplitView, first: usize, region: &Region) -> bool {
+    let end = split.len().min(first + LOOK_AHEAD);
+    for index in first..end {
+        let node = split.node(index);
+        if node.operands.iter().filter_map(Place::new).any(|operand| operand.region().overlaps(region)) {
+            return true;
+        }
+        if Place::new(&node.output).is_some_and(|out| out.overwrites(region)) {
+            return false;
+        }
+    }
+    end < split.len()
+}
 
 /// Whether only the next node reads the result of a node.
 fn is_only_for_next(split: &dyn SplitView, index: usize, out: &Place) -> bool {
@@ -25,19 +40,8 @@ fn is_only_for_next(split: &dyn SplitView, index: usize, out: &Place) -> bool {
         return false;
     }
     let region = out.region();
-    let end = split.len().min(index + 2 + LOOK_AHEAD);
-    for later in index + 1..end {
-        let node = split.node(later);
-        let reads = || node.operands.iter().filter_map(Place::new).any(|operand| operand.region().overlaps(&region));
-        if later > index + 1 && reads() {
-            return false;
-        }
-        let written = Place::new(&node.output).filter(Place::is_packed).map(|out| out.region());
-        if written.is_some_and(|by| by.slot == region.slot && by.start <= region.start && region.end <= by.end) {
-            return true;
-        }
-    }
-    end == split.len()
+    let next_overwrites = Place::new(&split.node(index + 1).output).is_some_and(|out| out.overwrites(&region));
+    next_overwrites || !is_read_from(split, index + 2, &region)
 }
 
 /// The node at an index, its operands' places and its result's, all of f32 in packed rows.
@@ -48,7 +52,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// `None` for nodes of other shapes, and of more operands than two.
+    /// `None` for nodes of anything else, without elements, or of more operands than two.
     fn of(split: &dyn SplitView, index: usize) -> Option<Self> {
         if index >= split.len() {
             return None;
@@ -143,8 +147,9 @@ impl Builder {
         let same_shape = gate.operands.iter().all(|operand| operand.shape == gate.out.shape);
         // Where the product takes over their memory, a run could not be left while it is computed: they could not be rounded again.
         let apart = gate.operands.iter().all(|operand| !operand.region().overlaps(&out.region()));
-        let weights_apart = !weights.region().overlaps(&gate.out.region());
-        if !(is_rounded && same_shape && apart && weights_apart && is_only_for_next(split, first, &gate.out)) {
+        let unwritten = |place: &Place| place.region().overlaps(&gate.out.region());
+        let is_fit = is_rounded && same_shape && apart && !out.is_empty() && !unwritten(&weights) && !unwritten(&out);
+        if !is_fit || !is_only_for_next(split, first, &gate.out) {
             return Ok(0);
         }
         self.node = first;
@@ -159,7 +164,7 @@ impl Builder {
         self.gate = Some((gate.out, Gate { f, x: gate.operands[0], with: gate.operands[1] }));
         self.node = first + 1;
         self.lower_node(&product)?;
-        debug_assert!(self.gate.is_none(), "a product that wants its activations rounded takes the gate");
+        assert!(self.gate.is_none(), "a product that wants its activations rounded takes the gate");
         Ok(2)
     }
 }

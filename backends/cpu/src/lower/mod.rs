@@ -261,7 +261,7 @@ impl Builder {
         self.push_writing(kernel, chunks, reads, write.map_or(&[], std::slice::from_ref), cost);
     }
 
-    /// As [`Self::push`], for steps that write work memory beside their result.
+    /// As [`Self::push`], for steps that write several places.
     fn push_writing(&mut self, kernel: Kernel, chunks: usize, reads: &[Place], writes: &[Place], cost: usize) {
         if chunks == 0 {
             return;

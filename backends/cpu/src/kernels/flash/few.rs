@@ -331,7 +331,9 @@ impl FlashAttn {
             let mut rescale = &rescale[same.clone()];
             let mut end = 0;
             while let Some(start) = (end..KEYS).find(|&key| masks.values[key] != f32::NEG_INFINITY) {
-                end = (start..KEYS).find(|&key| masks.values[key] == f32::NEG_INFINITY).unwrap_or(KEYS);
+                // No stretch is longer than what is read together: bits must not depend on what other queries see.
+                let most = (start + 1).next_multiple_of(TOGETHER).min(KEYS);
+                end = (start..most).find(|&key| masks.values[key] == f32::NEG_INFINITY).unwrap_or(most);
                 of.values.with(level, (first + start, end - start), (window, len), decoded, |rows| {
                     let weights = (&weights[same.clone()], start, rescale);
                     gather(level, rows, len, weights, &mut of.sums[same.clone()]);

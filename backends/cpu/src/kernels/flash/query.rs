@@ -95,7 +95,7 @@ pub(super) struct Masks<const K: usize> {
     pub(super) is_out: bool,
     /// Keys up to the last that is not taken out.
     pub(super) seen: usize,
-    /// Whether any key is taken out.
+    /// Whether any key is taken out, or a tile has fewer.
     pub(super) any_out: bool,
 }
 

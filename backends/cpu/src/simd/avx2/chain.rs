@@ -1,4 +1,4 @@
-//! Products of a few rows with weights that stay in the caches.
+//! Products of rows, sixteen side by side or one alone, with weights that stay in the caches.
 
 use core::arch::x86_64::*;
 

@@ -21,7 +21,7 @@ pub(crate) trait Map: Send + Sync {
 }
 
 /// From one tile to another: in place, a function that leaves some elements as they are is compiled to stores of the others alone, which
-/// takes ten times as long.
+/// takes ten times as long (`relu` of 1536 elements on a Zen 4 server: 639 ns instead of 54).
 #[inline(always)]
 fn map<L: Level>(level: L, from: &[f32], to: &mut [f32], f: &impl Fn(f32) -> f32) {
     level.vectorize(

@@ -183,7 +183,8 @@ unsafe fn weighted_columns<const N: usize, const C: usize, const W: u8>(
     let mut added = [[_mm256_setzero_ps(); N]; C];
     for j in 0..of.count {
         let row = of.bytes.as_ptr().wrapping_add(j * of.stride_bytes);
-        // All at once: asking for a part with every part of the columns is slower by a fifth.
+        // All at once: asking for a part with every part of the columns is slower by a fifth (47 MB of a cache, this loop and that of the
+        // scores by themselves, one thread of a Zen 4 server: 4.5 ms instead of 3.6).
         if W == F16 && start == 0 {
             ahead.fetch(row, 2 * width);
         }
